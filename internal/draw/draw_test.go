@@ -46,7 +46,7 @@ func TestFunctionsAgreeWithMath(t *testing.T) {
 	}
 	for _, c := range []struct{ got, want float64 }{
 		{Log(0), math.Inf(-1)}, {Log(1), 0}, {Exp(0), 1}, {Exp(1000), math.Inf(1)}, {Exp(-1000), 0},
-		{Pow(0, 2), 0}, {Log(math.Inf(1)), math.Inf(1)}, {Log(5e-324), math.Log(5e-324)},
+		{Pow(0, 2), 0}, {Log(math.Inf(1)), math.Inf(1)}, {Log(5e-324), -744.4400719213812},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %g, want %g", c.got, c.want)
