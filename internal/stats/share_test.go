@@ -1,0 +1,124 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func near(a, b, tol float64) bool { return math.Abs(a-b) <= tol }
+
+func TestClopperPearson(t *testing.T) {
+	tests := []struct {
+		name            string
+		k, n, low, high float64
+	}{
+		// With no (only) successes the ends have a closed form: 1 - tail^(1/n).
+		{"none of 10", 0, 10, 0, 1 - math.Pow(0.025, 0.1)},
+		{"all of 10", 10, 10, math.Pow(0.025, 0.1), 1},
+		// 5 of 10: the usual table.
+		{"5 of 10", 5, 10, 0.187086, 0.812914},
+		{"1 of 20", 1, 20, 0.001265, 0.248733},
+		{"nothing known", 0, 0, 0, 1},
+		{"n not whole", 0, 12.5, 0, 1 - math.Pow(0.025, 1/12.5)},
+	}
+	for _, tt := range tests {
+		low, high := ClopperPearson(tt.k, tt.n, TwoSided95)
+		if !near(low, tt.low, 1e-6) || !near(high, tt.high, 1e-6) {
+			t.Errorf("%s: %v..%v, want %v..%v", tt.name, low, high, tt.low, tt.high)
+		}
+	}
+	// Its definition: at the ends the tails are what was asked.
+	for _, c := range [][2]int{{3, 50}, {990, 1000}, {7, 7200}} {
+		low, high := ClopperPearson(float64(c[0]), float64(c[1]), TwoSided95)
+		if got := sumAtMost(c[0], c[1], high); !near(got, TwoSided95, 1e-9) {
+			t.Errorf("%v: P(X <= k) at the high end = %v", c, got)
+		}
+		if got := 1 - sumAtMost(c[0]-1, c[1], low); !near(got, TwoSided95, 1e-9) {
+			t.Errorf("%v: P(X >= k) at the low end = %v", c, got)
+		}
+	}
+}
+
+func TestMoreToSettle(t *testing.T) {
+	// All of 200 within the limit against 99 %: 168 more.
+	if more, ok := MoreToSettle(200, 200, 200, 0.99, TwoSided95); !ok || more != 168 {
+		t.Errorf("%d, %v; want 168", more, ok)
+	}
+	if more, ok := MoreToSettle(500, 500, 500, 0.99, TwoSided95); !ok || more != 0 {
+		t.Errorf("settled: %d, %v; want 0", more, ok)
+	}
+	if _, ok := MoreToSettle(99, 100, 100, 0.99, TwoSided95); ok {
+		t.Error("a share that is the limit never settles")
+	}
+	if more, ok := MoreToSettle(50, 100, 100, 0.99, TwoSided95); !ok || more != 0 {
+		t.Errorf("clearly failed: %d, %v; want 0", more, ok)
+	}
+	// What is promised is so: with that many, the interval lies to one side.
+	more, ok := MoreToSettle(970, 1000, 400, 0.96, TwoSided95)
+	n := float64(1000+more) * 0.4
+	if low, _ := ClopperPearson(0.97*n, n, TwoSided95); !ok || low < 0.96 || low > 0.9601 {
+		t.Errorf("%d more give a low end of %v", more, low)
+	}
+}
+
+func TestDesignEffect(t *testing.T) {
+	tests := []struct {
+		name        string
+		hits, sizes []int
+		want        float64
+	}{
+		// p = 1/2, n = 40, deviations of 5 each: V = 4/3*100/1600, p(1-p)/n = 1/160; ratio 40/3.
+		{"whole batches fail together", []int{10, 0, 10, 0}, []int{10, 10, 10, 10}, 40.0 / 3},
+		// Deviations of 1: 4/3*4/1600*160 = 8/15, which is below 1.
+		{"more even than chance", []int{6, 4, 6, 4}, []int{10, 10, 10, 10}, 1},
+		// Deviations 3, -3, 0, 0: 4/3*18/40/(1/4) = 2.4.
+		{"by hand", []int{8, 2, 5, 5}, []int{10, 10, 10, 10}, 2.4},
+		// p = 1/2; deviations 5-5, 10-5, 0-5: 3/2*50/30/(1/4) = 10; batches of no size do not count.
+		{"empty batches", []int{5, 0, 10, 0, 0}, []int{10, 0, 10, 10, 0}, 10},
+		{"all hits", []int{10, 10}, []int{10, 10}, 1},
+		{"one batch", []int{5, 0}, []int{10, 0}, 1},
+		{"none", nil, nil, 1},
+		{"never above n", []int{2, 0}, []int{2, 2}, 4},
+	}
+	for _, tt := range tests {
+		if got := DesignEffect(tt.hits, tt.sizes); !near(got, tt.want, 1e-12) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	// Independent trials: near 1 (the mean of the variance ratio is 1 and its
+	// spread over 20 batches sqrt(2/19)).
+	rng := rand.New(rand.NewPCG(3, 4))
+	sum := 0.0
+	for range 400 {
+		hits, sizes := make([]int, 20), make([]int, 20)
+		for j := range hits {
+			sizes[j] = 100
+			for range 100 {
+				if rng.Float64() < 0.1 {
+					hits[j]++
+				}
+			}
+		}
+		sum += DesignEffect(hits, sizes)
+	}
+	// E[max(1, chi2(19)/19)] = 1.13.
+	if got := sum / 400; got < 1.08 || got > 1.18 {
+		t.Errorf("independent trials: mean %v, want 1.13", got)
+	}
+}
+
+func TestBatch(t *testing.T) {
+	for _, tt := range []struct {
+		at   time.Duration
+		want int
+	}{{-time.Second, 0}, {0, 0}, {5*time.Second - 1, 0}, {5 * time.Second, 1}, {99 * time.Second, 19}, {100 * time.Second, 19}, {time.Hour, 19}} {
+		if got := Batch(tt.at, 100*time.Second, 20); got != tt.want {
+			t.Errorf("batch of %v = %d, want %d", tt.at, got, tt.want)
+		}
+	}
+	if got := Batch(5, 0, 20); got != 0 {
+		t.Errorf("no span: %d", got)
+	}
+}
