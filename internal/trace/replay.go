@@ -1,17 +1,38 @@
 package trace
 
 import (
+	"io"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// Load reads all rows of a trace, sorts them by time and rebases them, as a
-// replay needs them; limit > 0 takes the first rows of the file only. It holds
-// all rows in memory. outOfOrder counts the rows that came before their
-// predecessor in the file.
+// Load reads the rows of a trace, sorts them by time and rebases them so that
+// the first is at 0, as a replay needs them; limit > 0 takes the first so many
+// rows of the file only. It holds the rows in memory. outOfOrder counts the rows
+// that came before their predecessor in the file.
 func Load(path string, o Options, limit int) (rows []Row, info Info, outOfOrder int, err error) {
-	return nil, Info{}, 0, nil
+	r, err := Open(path, o)
+	if err != nil {
+		return nil, Info{}, 0, err
+	}
+	defer r.Close()
+	for limit <= 0 || len(rows) < limit {
+		row, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, r.Info(), 0, err
+		}
+		rows = append(rows, row)
+	}
+	if err := r.Check(); err != nil {
+		return nil, r.Info(), 0, err
+	}
+	outOfOrder = Sort(rows)
+	Rebase(rows)
+	return rows, r.Info(), outOfOrder, nil
 }
 
 // Sort sorts rows by time, rows of one time in the order they had, and returns
@@ -78,4 +99,27 @@ func Spread(rows []Row, quantum time.Duration, rng *rand.Rand) {
 // not look cut: more than half of the gaps must be zero. Row times that a clock
 // of steps wrote are multiples of it only nearly, so it is the median of the
 // gaps that are not zero.
-func Quantum(at []time.Duration) time.Duration { return 0 }
+func Quantum(at []time.Duration) time.Duration {
+	if len(at) < minForQuantum {
+		return 0
+	}
+	var steps []time.Duration
+	for i := 1; i < len(at); i++ {
+		if d := at[i] - at[i-1]; d > 0 {
+			steps = append(steps, d)
+			// Half of the gaps are enough to say no.
+			if len(steps)*2 >= len(at)-1 {
+				return 0
+			}
+		}
+	}
+	if len(steps) == 0 {
+		return 0
+	}
+	slices.Sort(steps)
+	return steps[(len(steps)-1)/2]
+}
+
+// minForQuantum is how many rows it takes to call times cut: a few rows may
+// come at one time in any trace.
+const minForQuantum = 20
