@@ -101,7 +101,7 @@ type Class struct {
 	// Who the sessions belong to: a slice of the report.
 	Tenant string `yaml:"tenant,omitempty"`
 	// Sent as the request's priority, and a slice of the report.
-	Priority int `yaml:"priority,omitempty"`
+	Priority int `yaml:"priority,omitempty" spec:"signed"`
 	// Another served model than the target's.
 	Model string `yaml:"model,omitempty"`
 	// The name of a served adapter (LoRA), sent as the model.
@@ -192,7 +192,7 @@ type LogNormal[T float64 | time.Duration] struct {
 	// The 99th percentile.
 	P99 T `yaml:"p99,omitempty"`
 	// The mean of the logarithm.
-	Mu *float64 `yaml:"mu,omitempty"`
+	Mu *float64 `yaml:"mu,omitempty" spec:"signed"`
 	// The standard deviation of the logarithm.
 	Sigma float64 `yaml:"sigma,omitempty"`
 }
