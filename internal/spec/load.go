@@ -3,6 +3,7 @@ package spec
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -97,7 +98,20 @@ func load(text []byte, docs *[]*yaml.Node) (err error) {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	return yaml.Load(text, docs, yaml.WithAllDocuments(), yaml.WithUniqueKeys(false))
+	l, err := yaml.NewLoader(bytes.NewReader(text), yaml.WithUniqueKeys(false))
+	if err != nil {
+		return err
+	}
+	for len(*docs) < 2 {
+		n := &yaml.Node{}
+		if err := l.Load(n); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		*docs = append(*docs, n)
+	}
+	return nil
 }
 
 func splitLines(text []byte) (lines []string) {
