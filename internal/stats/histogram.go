@@ -17,7 +17,7 @@ const subBits = 6
 type Histogram struct {
 	counts []int64
 	n      int64
-	sum    float64
+	sum    [2]uint64 // high and low word: exact, so that the order of adding leaves no trace
 	max    int64
 }
 
@@ -36,7 +36,8 @@ func (h *Histogram) AddN(v, n int64) {
 	}
 	h.counts[i] += n
 	h.n += n
-	h.sum += float64(v) * float64(n)
+	high, low := bits.Mul64(uint64(v), uint64(n))
+	h.addSum([2]uint64{high, low})
 	h.max = max(h.max, v)
 }
 
@@ -49,7 +50,7 @@ func (h *Histogram) Merge(o *Histogram) {
 		h.counts[i] += c
 	}
 	h.n += o.n
-	h.sum += o.sum
+	h.addSum(o.sum)
 	h.max = max(h.max, o.max)
 }
 
@@ -64,7 +65,13 @@ func (h *Histogram) Mean() (float64, bool) {
 	if h.n == 0 {
 		return 0, false
 	}
-	return h.sum / float64(h.n), true
+	return (float64(h.sum[0])*(1<<64) + float64(h.sum[1])) / float64(h.n), true
+}
+
+func (h *Histogram) addSum(s [2]uint64) {
+	var carry uint64
+	h.sum[1], carry = bits.Add64(h.sum[1], s[1], 0)
+	h.sum[0], _ = bits.Add64(h.sum[0], s[0], carry)
 }
 
 // Quantile returns the middle of the bucket that holds the nearest rank (never
