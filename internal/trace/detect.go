@@ -16,7 +16,7 @@ func (r *Reader) detect() error {
 	case err == io.EOF:
 		return fmt.Errorf("%s: the file is empty", r.info.Path)
 	case err != nil:
-		return fmt.Errorf("%s:%d: %w", r.info.Path, r.lines.n, err)
+		return r.failed(r.lines.n, err)
 	case first[0] == '{':
 		return r.detectJSON()
 	case first[0] == '[':
@@ -129,7 +129,7 @@ func (r *Reader) detectJSON() error {
 			case err == io.EOF || errors.As(err, &bad):
 				return r.refuse("its lines start like JSON and are not")
 			case err != nil:
-				return fmt.Errorf("%s:%d: %w", r.info.Path, r.lines.n, err)
+				return r.failed(r.lines.n, err)
 			}
 		}
 		l := r.pending[i]

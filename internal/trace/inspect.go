@@ -239,9 +239,9 @@ func (rep *Report) inspectArrivals(at []time.Duration, buf []float64) {
 		rep.QuantumS = figure(q.Seconds())
 	}
 	for _, w := range idcWindows {
-		// A file may span years with a row a day; so many bins say nothing.
+		// A few rows may span a year, and so many bins would say nothing.
 		width := time.Duration(w) * time.Second
-		if span/width > maxBins {
+		if span/width > time.Duration(minBins+binsPerRow*len(at)) {
 			continue
 		}
 		counts := stats.BinCounts(at, first, last, width)
@@ -267,8 +267,11 @@ func (rep *Report) inspectArrivals(at []time.Duration, buf []float64) {
 	}
 }
 
-// maxBins bounds the memory of counts: 8 bytes a bin. A year has 31.5 million seconds.
-const maxBins = 1 << 25
+// The bins of an IDC are 8 bytes each; these keep them in proportion to the rows.
+const (
+	minBins    = 1 << 20
+	binsPerRow = 16
+)
 
 // inspectLengths needs x and y as room for one value a row.
 func (rep *Report) inspectLengths(input, output []int32, x, y []float64) {
@@ -322,20 +325,26 @@ func (rep *Report) warn(r *Reader, untimed int64) {
 	say := func(format string, args ...any) {
 		rep.Warnings = append(rep.Warnings, fmt.Sprintf(format, args...))
 	}
+	rows := func(n int64) string {
+		if n == 1 {
+			return "1 row"
+		}
+		return fmt.Sprintf("%d rows", n)
+	}
 	if rep.Dropped > 0 {
-		say("%d of %d rows could not be read and were left out", rep.Dropped, rep.Dropped+rep.Rows)
+		say("%d of %d rows could not be read and take no part", rep.Dropped, rep.Dropped+rep.Rows)
 	}
 	if !r.info.Timed {
 		say("the trace has lengths only: when to send must come from somewhere else")
 	}
 	if untimed > 0 {
-		say("%d rows have no time of their own (later turns of a session); arrivals are those of the other %d", untimed, rep.Rows-untimed)
+		say("%s without a time of its own (a later turn of a session); arrivals are those of the other %d", rows(untimed), rep.Rows-untimed)
 	}
 	if rep.OutOfOrder > 0 {
-		say("%d rows lie before their predecessor in time; a replay sorts them, rows of one time in the order of the file", rep.OutOfOrder)
+		say("%s before its predecessor in time; a replay sorts them, rows of one time in the order of the file", rows(rep.OutOfOrder))
 	}
 	if rep.Failed > 0 {
-		say("%d rows (%.2g %%) are requests that failed: they asked for an answer whose length nobody knows", rep.Failed, 100*float64(rep.Failed)/float64(rep.Rows))
+		say("%s (%.2g %%) of failed requests: nobody knows how long the answers would have been", rows(rep.Failed), 100*float64(rep.Failed)/float64(rep.Rows))
 	}
 	if rep.QuantumS != nil {
 		say("times are cut to about %.4g s, so CV, and IDC below a few such steps, are the clock's and not the traffic's; a replay as recorded sends in bursts, one that spreads draws a time inside each step, and must say so", *rep.QuantumS)
@@ -365,13 +374,13 @@ func (rep *Report) warn(r *Reader, untimed int64) {
 	if p := rep.Prefix; p != nil {
 		say("prefix reuse is of these rows from an empty cache: fewer rows reuse less (token hit %.3f over all rows, %.3f over their second half), and requests that overlap cannot share before the first prefill ends", p.TokenHit, p.WarmHalfTokenHit)
 		if p.RowsWithout > 0 {
-			say("%d rows have no block ids and take no part in the prefix figures", p.RowsWithout)
+			say("%s without block ids, not in the prefix figures", rows(p.RowsWithout))
 		}
 	}
 	if r.surplus > 0 {
-		say("%d rows have one block id more than their length needs; it was left out", r.surplus)
+		say("%s with one block id more than the length needs; the id was left out", rows(r.surplus))
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.unknown)) {
-		say("the key %q is not known and was ignored in %d rows", key, r.unknown[key])
+		say("the key %q is not known and was ignored in %s", key, rows(r.unknown[key]))
 	}
 }

@@ -159,13 +159,19 @@ func (r *Reader) Next() (Row, error) {
 			return row, nil
 		case errors.As(err, &bad):
 			r.drop(n, bad)
-		case errors.Is(err, io.ErrUnexpectedEOF):
-			r.err = fmt.Errorf("%s:%d: the compressed file is cut off: %w", r.info.Path, n, err)
 		default:
-			r.err = fmt.Errorf("%s:%d: %w", r.info.Path, n, err)
+			r.err = r.failed(n, err)
 		}
 	}
 	return Row{}, r.err
+}
+
+// failed says where reading itself failed.
+func (r *Reader) failed(n int, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%s:%d: the compressed file is cut off: %w", r.info.Path, n, err)
+	}
+	return fmt.Errorf("%s:%d: %w", r.info.Path, n, err)
 }
 
 func (r *Reader) line() ([]byte, int, error) {

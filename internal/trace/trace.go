@@ -120,10 +120,10 @@ type Options struct {
 
 // Dropped counts the rows that could not be read for one reason.
 type Dropped struct {
-	Reason string
-	Rows   int64
-	// First are the places of the first few, as file:line: field.
-	First []string
+	Reason string `json:"reason"`
+	Rows   int64  `json:"rows"`
+	// First are the places of the first few, as file:line:column.
+	First []string `json:"first"`
 }
 
 // maxLine bounds a line, so that a file without line ends cannot fill the
