@@ -67,8 +67,12 @@ func (c *Clock) Steps() int64 { return c.steps.Load() }
 // how far off it may be. now is the present offset: a mapping older than a
 // second is renewed first.
 func (c *Clock) Map(wall int64, now time.Duration) (at, err time.Duration) {
+	return c.mapWithin(wall, now, refreshEvery)
+}
+
+func (c *Clock) mapWithin(wall int64, now, age time.Duration) (at, err time.Duration) {
 	b := c.current.Load()
-	if b == nil || now-b.at >= refreshEvery {
+	if b == nil || now-b.at >= age {
 		b = c.refresh(b)
 	}
 	return time.Duration(wall - (b.lo + (b.hi-b.lo)/2)), time.Duration(b.hi-b.lo+1) / 2
