@@ -218,8 +218,9 @@ func (x *exchange) finish(err error, ended bool, end time.Duration, choices int,
 		}
 	}
 	x.endRead()
-	if x.drain != nil && err != nil {
-		rec.Done = x.settled.At - x.zero // [DONE] or the error; what followed it says nothing
+	if x.drain != nil && (err != nil || d.failed) {
+		// The failure, or a [DONE] after which the body would not end.
+		rec.Done = x.settled.At - x.zero
 	}
 	x.sources()
 	x.tokens(ended, countTokens)
