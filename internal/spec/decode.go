@@ -281,10 +281,29 @@ func (d *decoder) object(path string, n *yaml.Node, v reflect.Value) {
 	})
 }
 
+// otherWords are other tools' names for what is called something else here.
+var otherWords = map[string]string{
+	"burstiness":      "another tool's burstiness b is a gamma process of cv 1/√b: arrivals: {gamma: {cv: ..}}",
+	"request_rate":    "write load.rate: 12/s",
+	"qps":             "write load.rate: 12/s",
+	"rps":             "write load.rate: 12/s",
+	"concurrency":     "clients that wait for their answers are load.closed: {clients: 64}; a cap on requests under way is load.max_in_flight: 64",
+	"max_concurrency": "a cap on requests under way is load.max_in_flight: 64; clients that wait for their answers are load.closed: {clients: 64}",
+	"num_prompts":     "write load.phases: [{name: steady, requests: 2000}]",
+	"num_requests":    "write load.phases: [{name: steady, requests: 2000}]",
+	"duration":        "write load.phases: [{name: steady, for: 5m}]",
+	"warmup":          "write load.phases: [{name: warm-up, for: 60s, measured: false}, {name: steady, for: 5m}]",
+	"api_key":         "write target.headers: {Authorization: \"Bearer ${API_KEY}\"}",
+}
+
 // unknown answers a key that does not belong here.
 func (d *decoder) unknown(at, path string, k *yaml.Node, names []string) {
 	if why, ok := unsupported(at, ""); ok {
 		d.fault(k, at, why, "leave it out")
+		return
+	}
+	if hint := otherWords[k.Value]; hint != "" {
+		d.fault(k, at, "unknown key", hint)
 		return
 	}
 	here := "here"

@@ -141,7 +141,15 @@ func (e *Experiment) Finish() error {
 // named by number or by its name: workload.classes.chat.share. Names of files
 // are relative to the experiment file's folder.
 func (e *Experiment) Set(path, value string) error {
-	return e.assign("--set "+path, path, value)
+	err := e.assign("--set "+path, path, value)
+	if faults, ok := err.(Faults); ok {
+		for i := range faults {
+			if faults[i].Path == path {
+				faults[i].Path = "" // the flag says it
+			}
+		}
+	}
+	return err
 }
 
 // assign sets the key at path to a YAML value; origin is what faults call it.

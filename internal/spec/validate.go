@@ -8,6 +8,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/trueload/trueload/internal/unit"
+)
+
+// Beyond these no number is meant: they guard memory against a slip of the hand.
+const (
+	maxTokens = 10_000_000 // of one prompt or answer
+	maxTurns  = 100_000    // of one session
+	maxRate   = 1_000_000  // per second
 )
 
 // checker collects what is wrong with an experiment whose form is right.
@@ -159,14 +168,14 @@ func (c *checker) class(i int, k *Class) {
 			c.bad(at("lengths.joint.trace"), "missing", "which trace?")
 		}
 	}
-	tokens := rules{atLeast: 1, whole: true, empirical: true}
+	tokens := rules{atLeast: 1, atMost: maxTokens, whole: true, empirical: true}
 	checkDist(c, at("input_tokens"), k.InputTokens, tokens)
 	checkDist(c, at("output_tokens"), k.OutputTokens, tokens)
-	checkDist(c, at("session.turns"), k.Session.Turns, rules{atLeast: 1, whole: true, geometric: true})
+	checkDist(c, at("session.turns"), k.Session.Turns, rules{atLeast: 1, atMost: maxTurns, whole: true, geometric: true})
 	checkDist(c, at("session.think"), k.Session.Think, rules{})
 	if p := k.Prefix; p != nil {
-		if p.Tokens < 1 {
-			c.bad(at("prefix.tokens"), "must be at least 1", "how long is the shared text?")
+		if p.Tokens < 1 || p.Tokens > maxTokens {
+			c.bad(at("prefix.tokens"), fmt.Sprintf("must be from 1 to %d", maxTokens), "how long is the shared text?")
 		}
 		if p.Pool < 1 {
 			c.bad(at("prefix.pool"), "must be at least 1", "")
@@ -194,7 +203,7 @@ func (c *checker) class(i int, k *Class) {
 
 // rules say what a distribution's values may be.
 type rules struct {
-	atLeast              float64 // smallest value that makes sense
+	atLeast, atMost      float64 // values that make sense; atMost 0: no limit
 	whole                bool
 	geometric, empirical bool // whether that kind makes sense
 }
@@ -218,6 +227,8 @@ func checkDist[T float64 | time.Duration](c *checker, path string, d *Dist[T], r
 	value := func(key string, v T) {
 		if v < least {
 			c.bad(key, fmt.Sprintf("must be at least %v, but is %v", least, v), "")
+		} else if r.atMost > 0 && float64(v) > r.atMost {
+			c.bad(key, fmt.Sprintf("must be at most %v", r.atMost), "")
 		} else if r.whole && float64(v) != math.Trunc(float64(v)) {
 			c.bad(key, fmt.Sprintf("must be a whole number, but is %v", v), "")
 		}
@@ -409,6 +420,22 @@ func (c *checker) rate(path string, r *Rate, phase bool) {
 	}, "value, ramp, steps, sine, spike")
 	if !r.Curve() && r.Value == 0 && !phase {
 		c.bad(path, "must be above 0/s", "how many sessions arrive? rate: 12/s")
+	}
+	rates := []unit.Rate{r.Value}
+	if r.Ramp != nil {
+		rates = append(rates, r.Ramp.From, r.Ramp.To)
+	}
+	if r.Sine != nil {
+		rates = append(rates, r.Sine.Mean)
+	}
+	if r.Spike != nil {
+		rates = append(rates, r.Spike.Base, r.Spike.Peak)
+	}
+	for _, s := range r.Steps {
+		rates = append(rates, s.Rate)
+	}
+	if slices.Max(rates) > maxRate {
+		c.bad(path, fmt.Sprintf("is above %v", unit.Rate(maxRate)), "")
 	}
 	if x := r.Ramp; x != nil && x.From == 0 && x.To == 0 {
 		c.bad(path+".ramp", "goes from 0/s to 0/s", "")

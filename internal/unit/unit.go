@@ -151,7 +151,13 @@ func Duration(d time.Duration) string {
 	case a < 2*time.Minute:
 		return three(d.Seconds()) + " s"
 	}
-	return strings.TrimSuffix(strings.TrimSuffix(d.Round(time.Second).String(), "0s"), "0m")
+	s := d.Round(time.Second).String() // 1h30m0s
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
 }
 
 // rounds tells whether x stays below 1000 at three significant digits.
@@ -159,6 +165,9 @@ func rounds(x float64) bool { return x < 999.5 }
 
 // Number prints x to three significant digits with k, M, G or T: 4.2k, 1.5M.
 func Number(x float64) string {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return fmt.Sprint(x)
+	}
 	for _, s := range []string{"", "k", "M", "G"} {
 		if rounds(math.Abs(x)) {
 			return three(x) + s
@@ -174,6 +183,9 @@ func PerSecond(x float64, thing string) string { return Number(x) + " " + thing 
 // Percent prints a share of 0 to 1 as percent: 99.5 %. A share short of 1
 // never prints as 100 %, nor one above 0 as 0 %.
 func Percent(x float64) string {
+	if math.IsNaN(x) {
+		return "NaN"
+	}
 	p := x * 100
 	for digits := 3; digits < 12; digits++ {
 		s := strconv.FormatFloat(p, 'g', digits, 64)
@@ -190,9 +202,6 @@ func three(x float64) string { return plain(strconv.FormatFloat(x, 'g', 3, 64)) 
 
 // plain turns a number with an exponent into one without.
 func plain(s string) string {
-	if math.IsNaN(parse(s)) || math.IsInf(parse(s), 0) {
-		return s
-	}
 	return strconv.FormatFloat(parse(s), 'f', -1, 64)
 }
 
