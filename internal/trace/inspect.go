@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"math"
 	"math/bits"
@@ -114,9 +115,9 @@ var (
 // bytes, 20 with block ids) and the ids met, but no rows.
 func Inspect(r *Reader) (*Report, error) {
 	var (
-		at            []time.Duration
-		input, output []int32
-		hit           []int32 // tokens, of rows with block ids
+		at            column[time.Duration]
+		input, output column[int32]
+		hit           column[int32] // tokens; only where there are block ids
 		untimed       int64
 		last          = unset
 		infinite      = plan.NewBlockCache(0)
@@ -134,8 +135,8 @@ func Inspect(r *Reader) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		input = append(input, int32(row.Input))
-		output = append(output, int32(row.Output))
+		input.add(int32(row.Input))
+		output.add(int32(row.Output))
 		if row.Failed {
 			rep.Failed++
 		}
@@ -145,22 +146,22 @@ func Inspect(r *Reader) (*Report, error) {
 				rep.OutOfOrder++
 			}
 			last = row.At
-			at = append(at, row.At)
+			at.add(row.At)
 		case r.info.Timed:
 			untimed++
 		}
 		if b := r.info.BlockTokens; len(row.Blocks) > 0 {
 			k := infinite.Add(row.Blocks, row.Input, b)
-			for len(hit) < len(input)-1 {
-				hit = append(hit, 0)
+			for hit.n < input.n-1 {
+				hit.add(0)
 			}
-			hit = append(hit, int32(min(int64(k)*int64(b), int64(row.Input))))
+			hit.add(int32(min(int64(k)*int64(b), int64(row.Input))))
 			for _, c := range lru {
 				c.Add(row.Blocks, row.Input, b)
 			}
 		}
 	}
-	rep.Rows = int64(len(input))
+	rep.Rows = int64(input.n)
 	if rep.Rows == 0 {
 		return nil, fmt.Errorf("%s: there is no row to read in it", r.info.Path)
 	}
@@ -169,16 +170,21 @@ func Inspect(r *Reader) (*Report, error) {
 		rep.DroppedRows = append(rep.DroppedRows, d)
 	}
 
-	// One pair of buffers serves all that wants floating point: at millions of
-	// rows they are the most of the memory.
-	x := make([]float64, len(input))
-	rep.inspectArrivals(at, x)
-	if !r.info.Zero.IsZero() && len(at) > 0 {
-		start := r.info.Zero.Add(at[0])
+	if rep.OutOfOrder > 0 {
+		sorted := slices.AppendSeq(make([]time.Duration, 0, at.n), at.all())
+		slices.Sort(sorted)
+		at = column[time.Duration]{n: len(sorted), parts: [][]time.Duration{sorted}}
+	}
+	if !r.info.Zero.IsZero() && at.n > 0 {
+		start := r.info.Zero.Add(at.parts[0][0])
 		rep.Start = &start
 	}
-	at = nil
-	y := make([]float64, len(input))
+	// One pair of buffers serves all that wants floating point: at millions of
+	// rows they are most of the memory.
+	x := make([]float64, input.n)
+	rep.inspectArrivals(at, x)
+	at = column[time.Duration]{}
+	y := make([]float64, input.n)
 	rep.inspectLengths(input, output, x, y)
 	if n := infinite.Reuse().Requests; n > 0 {
 		u := infinite.Reuse()
@@ -191,9 +197,9 @@ func Inspect(r *Reader) (*Report, error) {
 			rep.Prefix.LRU[strconv.Itoa(lruCapacities[i])] = LRUReport{c.Reuse().HitBlocks, c.Reuse().BlockHit()}
 		}
 		var hits, tokens int64
-		for i := len(hit) / 2; i < len(hit); i++ {
-			hits += int64(hit[i])
-			tokens += int64(input[i])
+		for i := input.n / 2; i < hit.n; i++ {
+			hits += int64(hit.at(i))
+			tokens += int64(input.at(i))
 		}
 		if tokens > 0 {
 			rep.Prefix.WarmHalfTokenHit = float64(hits) / float64(tokens)
@@ -201,6 +207,43 @@ func Inspect(r *Reader) (*Report, error) {
 	}
 	rep.warn(r, untimed)
 	return rep, nil
+}
+
+// column is a long list that grows without being copied, which would take twice
+// the memory at the end.
+type column[T any] struct {
+	n     int
+	parts [][]T // of partLen each, but the last; or a single one
+}
+
+const partLen = 1 << 16
+
+func (c *column[T]) add(v T) {
+	if c.n%partLen == 0 {
+		c.parts = append(c.parts, make([]T, 0, partLen))
+	}
+	last := len(c.parts) - 1
+	c.parts[last] = append(c.parts[last], v)
+	c.n++
+}
+
+func (c *column[T]) at(i int) T {
+	if len(c.parts) == 1 {
+		return c.parts[0][i]
+	}
+	return c.parts[i/partLen][i%partLen]
+}
+
+func (c *column[T]) all() iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, p := range c.parts {
+			for _, v := range p {
+				if !yield(v) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // figure is v, or nil where there is none.
@@ -214,39 +257,42 @@ func figure(v float64) *float64 {
 // pictureWidth is how many parts the span is cut into for the picture.
 const pictureWidth = 60
 
-// inspectArrivals sorts at; buf has room for one value a row.
-func (rep *Report) inspectArrivals(at []time.Duration, buf []float64) {
+// inspectArrivals takes sorted times; buf has room for one value a row.
+func (rep *Report) inspectArrivals(at column[time.Duration], buf []float64) {
 	rep.IDC = map[string]*float64{}
 	for _, w := range idcWindows {
 		rep.IDC[strconv.Itoa(w)] = nil
 	}
-	if len(at) == 0 {
+	if at.n == 0 {
 		return
 	}
-	slices.Sort(at)
-	first, last := at[0], at[len(at)-1]
+	first, last := at.at(0), at.at(at.n-1)
 	span := last - first
 	rep.SpanS = figure(span.Seconds())
-	rep.Rate = figure(float64(len(at)-1) / span.Seconds())
-	gaps := buf[:len(at)-1]
-	for i := range gaps {
-		gaps[i] = (at[i+1] - at[i]).Seconds()
+	rep.Rate = figure(float64(at.n-1) / span.Seconds())
+	gaps, previous := buf[:0], first
+	for t := range at.all() {
+		gaps = append(gaps, (t - previous).Seconds())
+		previous = t
 	}
-	if len(gaps) > 0 {
-		rep.CV = figure(stats.CV(gaps))
-	}
-	if q := Quantum(at); q > 0 {
+	rep.CV = figure(stats.CV(gaps[1:]))
+	if q := quantum(at.all()); q > 0 {
 		rep.QuantumS = figure(q.Seconds())
 	}
 	for _, w := range idcWindows {
 		// A few rows may span a year, and so many bins would say nothing.
 		width := time.Duration(w) * time.Second
-		if span/width > time.Duration(minBins+binsPerRow*len(at)) {
+		if span/width < 2 || span/width > time.Duration(minBins+binsPerRow*at.n) {
 			continue
 		}
-		counts := stats.BinCounts(at, first, last, width)
-		if len(counts) < 2 {
-			continue
+		counts := make([]int64, span/width)
+		for _, part := range at.parts {
+			bin := int((part[0] - first) / width) // of the part's first time
+			start := first + time.Duration(bin)*width
+			end := min(part[len(part)-1]+width, first+time.Duration(len(counts))*width)
+			for i, c := range stats.BinCounts(part, start, end, width) {
+				counts[bin+i] += c
+			}
 		}
 		rep.IDC[strconv.Itoa(w)] = figure(stats.Dispersion(counts))
 		if w == 1 {
@@ -261,7 +307,7 @@ func (rep *Report) inspectArrivals(at []time.Duration, buf []float64) {
 	}
 	if span > 0 {
 		rep.arrivals = make([]float64, pictureWidth)
-		for _, t := range at {
+		for t := range at.all() {
 			rep.arrivals[stats.Batch(t-first, span, pictureWidth)]++
 		}
 	}
@@ -274,9 +320,9 @@ const (
 )
 
 // inspectLengths needs x and y as room for one value a row.
-func (rep *Report) inspectLengths(input, output []int32, x, y []float64) {
-	for i := range input {
-		x[i], y[i] = float64(input[i]), float64(output[i])
+func (rep *Report) inspectLengths(input, output column[int32], x, y []float64) {
+	for i := range x {
+		x[i], y[i] = float64(input.at(i)), float64(output.at(i))
 	}
 	rep.Pearson = figure(stats.Pearson(x, y))
 	rep.Input = describe(input, x)
@@ -287,15 +333,15 @@ func (rep *Report) inspectLengths(input, output []int32, x, y []float64) {
 // describe returns the figures of lengths and writes each one's rank, ties at
 // the middle of theirs, over ranks. Lengths repeat, so counting them is much
 // quicker than sorting, and needs no second copy.
-func describe(lengths []int32, ranks []float64) *LengthReport {
+func describe(lengths column[int32], ranks []float64) *LengthReport {
 	counts := map[int32]int{}
 	var sum int64
-	for _, v := range lengths {
+	for v := range lengths.all() {
 		counts[v]++
 		sum += int64(v)
 	}
 	values := slices.Sorted(maps.Keys(counts))
-	n := len(lengths)
+	n := lengths.n
 	rep := &LengthReport{Mean: float64(sum) / float64(n), Max: int(values[len(values)-1])}
 	rep.octaves = make([]float64, bits.Len32(uint32(rep.Max))+1)
 	quantiles := []struct {
@@ -314,8 +360,8 @@ func describe(lengths []int32, ranks []float64) *LengthReport {
 		}
 		rep.octaves[bits.Len32(uint32(v))] += float64(c)
 	}
-	for i, v := range lengths {
-		ranks[i] = rank[v]
+	for i := range ranks {
+		ranks[i] = rank[lengths.at(i)]
 	}
 	return rep
 }

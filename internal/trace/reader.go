@@ -26,6 +26,7 @@ type Reader struct {
 	close   []func() error
 
 	table    table             // CSV
+	row      Row               // the present one; here so that a row costs no allocation
 	zero     int64             // ns since 1970 of offset 0
 	names    map[string]string // model names seen, so that each is held once
 	unknown  map[string]int64  // keys that were not known, and in how many rows
@@ -137,7 +138,6 @@ func NewReader(src io.Reader, name string, o Options) (*Reader, error) {
 // use and returns it again.
 func (r *Reader) Next() (Row, error) {
 	for r.err == nil {
-		var row Row
 		text, n, err := r.line()
 		switch {
 		case err == io.EOF:
@@ -149,14 +149,14 @@ func (r *Reader) Next() (Row, error) {
 			if len(bytes.TrimSpace(text)) == 0 {
 				continue
 			}
-			row = Row{At: unset, Delay: unset, Line: n}
-			err = r.parse(r, text, &row)
+			r.row = Row{At: unset, Delay: unset, Line: n}
+			err = r.parse(r, text, &r.row)
 		}
 		var bad *badRow
 		switch {
 		case err == nil:
 			r.good++
-			return row, nil
+			return r.row, nil
 		case errors.As(err, &bad):
 			r.drop(n, bad)
 		default:

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"io"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -99,27 +100,38 @@ func Spread(rows []Row, quantum time.Duration, rng *rand.Rand) {
 // not look cut: more than half of the gaps must be zero. Row times that a clock
 // of steps wrote are multiples of it only nearly, so it is the median of the
 // gaps that are not zero.
-func Quantum(at []time.Duration) time.Duration {
-	if len(at) < minForQuantum {
-		return 0
-	}
-	var steps []time.Duration
-	for i := 1; i < len(at); i++ {
-		if d := at[i] - at[i-1]; d > 0 {
-			steps = append(steps, d)
-			// Half of the gaps are enough to say no.
-			if len(steps)*2 >= len(at)-1 {
-				return 0
+func Quantum(at []time.Duration) time.Duration { return quantum(slices.Values(at)) }
+
+func quantum(at iter.Seq[time.Duration]) time.Duration {
+	gaps := func(yield func(time.Duration)) {
+		last := unset
+		for t := range at {
+			if last != unset {
+				yield(t - last)
 			}
+			last = t
 		}
 	}
-	if len(steps) == 0 {
+	all, zero := 0, 0
+	gaps(func(d time.Duration) {
+		all++
+		if d == 0 {
+			zero++
+		}
+	})
+	if all < minForQuantum || 2*zero <= all || zero == all {
 		return 0
 	}
+	steps := make([]time.Duration, 0, all-zero)
+	gaps(func(d time.Duration) {
+		if d > 0 {
+			steps = append(steps, d)
+		}
+	})
 	slices.Sort(steps)
 	return steps[(len(steps)-1)/2]
 }
 
-// minForQuantum is how many rows it takes to call times cut: a few rows may
+// minForQuantum is how many gaps it takes to call times cut: a few rows may
 // come at one time in any trace.
 const minForQuantum = 20
