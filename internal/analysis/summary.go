@@ -304,6 +304,8 @@ type ObjectiveResult struct {
 	// Judgment is "none" for an objective of each request: the attainment
 	// judges those together.
 	Judgment Judgment `json:"verdict"`
+	// More is how many further turns like these would settle an inconclusive one.
+	More *int64 `json:"more"`
 }
 
 // Violations counts misses. A request that misses two objectives counts under both.
