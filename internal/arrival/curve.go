@@ -137,6 +137,7 @@ func (p *Piece) integral(x time.Duration) float64 {
 // lies after the piece.
 func (p *Piece) inverse(target float64) (time.Duration, bool) {
 	length := p.End - p.Start
+	target = max(target, 0) // a last bit may be left over from the piece before
 	if p.Period > 0 {
 		if target >= p.integral(length) {
 			return 0, false
@@ -167,7 +168,7 @@ func (p *Piece) inverse(target float64) (time.Duration, bool) {
 		if root < 0 {
 			return 0, false // a falling line has its last arrival behind it
 		}
-		if target <= 0 {
+		if target == 0 {
 			return p.Start, true
 		}
 		s = 2 * target / (p.From + math.Sqrt(root))
