@@ -116,7 +116,8 @@ func Batch(at, span time.Duration, n int) int {
 //
 // It is at least 1, for a batch that says trials are better than independent
 // says so by luck, and at most n, when all of them are worth one. It is 1 where
-// the share is 0 or 1 or there is one batch: then batches tell nothing.
+// batches tell nothing: with one batch, or fewer than two successes or failures,
+// since one alone cannot come in company.
 func DesignEffect(hits, sizes []int) float64 {
 	var n, k, batches float64
 	for j, size := range sizes {
@@ -124,7 +125,7 @@ func DesignEffect(hits, sizes []int) float64 {
 			n, k, batches = n+float64(size), k+float64(hits[j]), batches+1
 		}
 	}
-	if batches < 2 || k <= 0 || k >= n {
+	if batches < 2 || k < 2 || n-k < 2 {
 		return 1
 	}
 	p, squares := k/n, 0.0

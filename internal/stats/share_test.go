@@ -79,6 +79,8 @@ func TestDesignEffect(t *testing.T) {
 		{"empty batches", []int{5, 0, 10, 0, 0}, []int{10, 0, 10, 10, 0}, 10},
 		{"all hits", []int{10, 10}, []int{10, 10}, 1},
 		{"one batch", []int{5, 0}, []int{10, 0}, 1},
+		{"a single hit", []int{1, 0, 0}, []int{2, 9, 9}, 1},
+		{"a single failure", []int{1, 9, 9}, []int{2, 9, 9}, 1},
 		{"none", nil, nil, 1},
 		{"never above n", []int{2, 0}, []int{2, 2}, 4},
 	}
