@@ -1,0 +1,263 @@
+package analysis
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/trueload/trueload/internal/record"
+	"github.com/trueload/trueload/internal/stats"
+)
+
+// One turn, due at 0, against ttft 1 s, stall 500 ms and e2e 3 s.
+func TestGood(t *testing.T) {
+	all := []Objective{{Figure: "ttft", Limit: time.Second}, {Figure: "stall", Limit: 500 * ms}, {Figure: "e2e", Limit: 3 * time.Second}}
+	hungUp := func(at time.Duration, events ...time.Duration) *record.Record {
+		if len(events) == 0 {
+			return sent(turn(0, 0, record.Cancelled), at)
+		}
+		rec := reply(0, 0, events...)
+		rec.Outcome, rec.Done, rec.OutputTokens = record.Cancelled, at, -1
+		return rec
+	}
+	outcome := func(o record.Outcome, rec *record.Record) *record.Record { rec.Outcome = o; return rec }
+	hidden := reply(0, 0, 100*ms, 200*ms)
+	hidden.HiddenTokens = true
+	reasoningOnly := reply(0, 0, 100*ms, 200*ms)
+	reasoningOnly.FirstAnswer = record.Unset
+	tests := []struct {
+		name       string
+		rec        *record.Record
+		objectives []Objective
+		want       standing
+		misses     []string
+	}{
+		{"meets all", reply(0, 0, time.Second, 1500*ms), all, met, nil},
+		{"each limit, to the nanosecond", reply(0, 0, time.Second, 1500*ms, 2*time.Second, 2500*ms, 3*time.Second), all, met, nil},
+		{"first output too late", reply(0, 0, time.Second+1, 1500*ms), all, missed, []string{"ttft"}},
+		{"stalls and ends too late", reply(0, 0, time.Second, 3*time.Second+1), all, missed, []string{"stall", "e2e"}},
+		{"one event cannot stall", reply(0, 0, time.Second), all, met, nil},
+		{"fast refusal", refused(0, 0), all, missed, nil},
+		{"a broken stream is a miss, whatever came", outcome(record.StreamError, reply(0, 0, 100*ms, 200*ms)), all, missed, nil},
+		{"never due", turn(0, record.Unset, record.NotDue), all, apart, nil},
+		{"skipped", turn(0, record.Unset, record.Skipped), all, apart, nil},
+
+		{"no objectives: ok is good", reply(0, 0, time.Hour), nil, met, nil},
+		{"objectives on the run alone: ok is good", reply(0, 0, time.Hour), []Objective{{Figure: "ttft", Quantile: stats.P99, Limit: 1}}, met, nil},
+
+		{"TPOT of one token", reply(0, 0, 100*ms), []Objective{{Figure: "tpot", Limit: 1}}, met, nil},
+		{"TPOT of hidden tokens", hidden, []Objective{{Figure: "tpot", Limit: time.Hour}}, unjudged, nil},
+		{"unjudged, and missed elsewhere", hidden, []Objective{{Figure: "tpot", Limit: time.Hour}, {Figure: "ttft", Limit: 1}}, missed, []string{"ttft"}},
+		{"all reasoning has no answer", reasoningOnly, []Objective{{Figure: "first_answer", Limit: 1}}, met, nil},
+		{"service time", reply(0, 0, 100*ms), []Objective{{Figure: "service_ttft", Limit: 99 * ms}}, missed, []string{"service_ttft"}},
+
+		{"hung up before any output, in time", hungUp(900 * ms), all, pending, nil},
+		{"hung up with ttft already missed", hungUp(1100 * ms), all, missed, []string{"ttft"}},
+		{"hung up with everything late", hungUp(3100 * ms), all, missed, []string{"ttft", "e2e"}},
+		{"hung up with a stall seen", hungUp(1700*ms, 500*ms, 1100*ms), all, missed, []string{"stall"}},
+		{"hung up in a silence that is one", hungUp(1700*ms, 500*ms, 600*ms), all, missed, []string{"stall"}},
+		{"hung up with ttft met, the rest open", hungUp(1200*ms, 500*ms, 900*ms), all, pending, nil},
+		{"hung up with the only objective met", hungUp(1200*ms, 500*ms), all[:1], met, nil},
+		{"hung up, nothing asked", hungUp(1200*ms, 500*ms), nil, pending, nil},
+		{"hung up, TPOT is not settled", hungUp(1200*ms, 500*ms, 900*ms), []Objective{{Figure: "tpot", Limit: 1}}, pending, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := New(Options{SLO: SLO{Objectives: tt.objectives}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Add(tt.rec)
+			var misses []string
+			got := judge(&s.rows[0], tt.objectives, func(f string) { misses = append(misses, f) })
+			if got != tt.want || !reflect.DeepEqual(misses, tt.misses) {
+				t.Errorf("standing %d, misses %v; want %d, %v", got, misses, tt.want, tt.misses)
+			}
+		})
+	}
+}
+
+func TestClassOverridesKeyByKey(t *testing.T) {
+	slo := SLO{
+		Objectives: []Objective{{Figure: "ttft", Limit: 100 * ms}, {Figure: "e2e", Limit: time.Second}, {Figure: "tpot", Quantile: stats.P50, Limit: 50 * ms}},
+		Classes:    map[string][]Objective{"rag": {{Figure: "ttft", Limit: 500 * ms}, {Figure: "tpot", Limit: 300 * ms}}},
+	}
+	chat, rag := reply(0, 0, 200*ms, 400*ms), reply(1, 0, 200*ms, 400*ms)
+	chat.Class, rag.Class = "chat", "rag"
+	sum := summarize(t, Options{Phases: window(time.Second), SLO: slo}, chat, rag)
+	if sum.SLO.Good != 1 || !reflect.DeepEqual(sum.SLO.Violations.ByObjective, map[string]int64{"ttft": 1}) {
+		t.Errorf("good %d, violations %+v", sum.SLO.Good, sum.SLO.Violations)
+	}
+	type line struct {
+		figure, quantile, class string
+		n                       int64
+		met                     float64
+	}
+	var got []line
+	for _, o := range sum.SLO.Objectives {
+		got = append(got, line{o.Figure, o.Quantile, o.Class, o.Met.N, *o.Met.Value})
+	}
+	want := []line{{"ttft", "", "", 1, 0}, {"e2e", "", "", 2, 1}, {"tpot", "p50", "", 1, 0}, {"ttft", "", "rag", 1, 1}, {"tpot", "", "rag", 1, 1}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("objectives %v\nwant       %v", got, want)
+	}
+	is(t, "observed", sum.SLO.Objectives[2].Observed.Value, 0.2)
+	if len(sum.Slices) != 2 || sum.Slices[0].Value != "chat" || sum.Slices[0].SLO.Good != 0 || sum.Slices[1].SLO.Good != 1 {
+		t.Errorf("slices %+v", sum.Slices)
+	}
+}
+
+// quietRun is n turns of which every 1/share-th misses a TTFT of 1 s, evenly, so
+// that each turn is worth one.
+func quietRun(n, misses int) []*record.Record {
+	var recs []*record.Record
+	for i := range n {
+		wait := 100 * ms
+		if i*misses/n != (i+1)*misses/n {
+			wait = 2 * time.Second
+		}
+		recs = append(recs, reply(int64(i), time.Duration(i)*100*ms, wait))
+	}
+	return recs
+}
+
+func TestGate(t *testing.T) {
+	each := SLO{Objectives: []Objective{{Figure: "ttft", Limit: time.Second}}, Attainment: 0.99}
+	p99 := SLO{Objectives: []Objective{{Figure: "ttft", Quantile: stats.P99, Limit: time.Second}}}
+	tests := []struct {
+		name      string
+		n, misses int
+		want      Judgment
+		more      int64 // 0: not said
+	}{
+		// The contract's sizes: the first at which 99 % can be claimed.
+		{"none of 368", 368, 0, Pass, 0},
+		{"none of 367", 367, 0, Inconclusive, 1},
+		{"none of 200", 200, 0, Inconclusive, 168},
+		{"1 of 555", 555, 1, Pass, 0},
+		{"1 of 554", 554, 1, Inconclusive, -1},
+		{"5 of 1,164", 1164, 5, Pass, 0},
+		{"5 of 1,163", 1163, 5, Inconclusive, -1},
+		{"10 of 1,835", 1835, 10, Pass, 0},
+		{"a tenth", 500, 50, Fail, 0},
+		{"the limit itself", 1000, 10, Inconclusive, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			recs := quietRun(tt.n, tt.misses)
+			for name, slo := range map[string]SLO{"attainment": each, "p99": p99} {
+				sum := summarize(t, Options{Phases: window(time.Duration(tt.n) * 100 * ms), SLO: slo}, recs...)
+				more := sum.SLO.More
+				if name == "p99" {
+					more = sum.SLO.Objectives[0].More
+					// The quantile's interval says the same as the share's.
+					if q := sum.SLO.Objectives[0].Observed; (tt.want == Pass) != (q.High != nil && *q.High <= 1) {
+						t.Errorf("p99: interval %+v and verdict %s", q, tt.want)
+					}
+				}
+				if sum.Verdict.SLO != tt.want {
+					t.Errorf("%s: %s, want %s", name, sum.Verdict.SLO, tt.want)
+				}
+				switch {
+				case tt.more == 0 && more != nil:
+					t.Errorf("%s: %d more, want none named", name, *more)
+				case tt.more > 0 && (more == nil || *more != tt.more), tt.more < 0 && (more == nil || *more < 1):
+					t.Errorf("%s: more %v, want %d", name, more, tt.more)
+				}
+			}
+		})
+	}
+}
+
+func TestAttainmentInterval(t *testing.T) {
+	// 5 of 10, each worth one: the usual table.
+	var recs []*record.Record
+	for i := range int64(10) {
+		wait := 100 * ms
+		if i%2 == 1 {
+			wait = 2 * time.Second
+		}
+		recs = append(recs, reply(i, time.Duration(i)*time.Second, wait))
+	}
+	slo := SLO{Objectives: []Objective{{Figure: "ttft", Limit: time.Second}}, Attainment: 0.5}
+	sum := summarize(t, Options{Phases: window(10 * time.Second), SLO: slo, Batches: 5}, recs...)
+	a := sum.SLO.Attainment
+	is(t, "n_effective", a.NEffective, 10)
+	if math.Abs(*a.Low-0.187086) > 1e-6 || math.Abs(*a.High-0.812914) > 1e-6 {
+		t.Errorf("%v to %v", *a.Low, *a.High)
+	}
+	// The first half good, the second half not: two blocks of evidence, no more.
+	// p = 1/2, five batches of 2: squares 4*1 + (one of each) 0; V = 5/4*4/100, over 1/40: 2.
+	for i, rec := range recs {
+		wait := 100 * ms
+		if i >= 5 {
+			wait = 2 * time.Second
+		}
+		recs[i] = reply(rec.ID.Session, rec.Scheduled, wait)
+	}
+	sum = summarize(t, Options{Phases: window(10 * time.Second), SLO: slo, Batches: 5}, recs...)
+	is(t, "n_effective in blocks", sum.SLO.Attainment.NEffective, 5)
+	is(t, "of the latency", sum.Latency.TTFT.All.NEffective, 5)
+}
+
+func TestSessionAttainment(t *testing.T) {
+	turns := func(seq int64, at time.Duration, outcomes ...record.Outcome) (recs []*record.Record) {
+		for i, o := range outcomes {
+			rec := reply(seq, at+time.Duration(i)*2*time.Second, 100*ms)
+			rec.Outcome = o
+			if !o.Offered() {
+				rec = turn(seq, record.Unset, o)
+			}
+			rec.ID.Turn, rec.LastTurn = int32(i), i == len(outcomes)-1
+			recs = append(recs, rec)
+		}
+		return recs
+	}
+	var recs []*record.Record
+	recs = append(recs, turns(0, 0, record.OK, record.OK)...)                             // good
+	recs = append(recs, turns(1, 0, record.Rejected, record.Skipped)...)                  // a miss
+	recs = append(recs, turns(2, 0, record.OK, record.NotDue)...)                         // unknown
+	recs = append(recs, turns(3, 9*time.Second, record.OK, record.OK)...)                 // its second turn lies in the tail
+	recs = append(recs, turns(4, 11*time.Second, record.OK)...)                           // not of the window
+	recs = append(recs, turns(5, 0, record.OK, record.Cancelled)...)                      // unknown
+	recs = append(recs, turns(6, 0, record.HTTPError, record.Skipped, record.Skipped)...) // a miss
+	opt := Options{Phases: append(window(10*time.Second), tail(10*time.Second, 20*time.Second))}
+	sum := summarize(t, opt, recs...)
+	ses := sum.Attempts.Sessions
+	if ses.Planned != 6 || ses.Complete != 2 || ses.AllGood != 2 || ses.Attainment.N != 4 {
+		t.Errorf("sessions %+v", ses)
+	}
+	is(t, "session attainment", ses.Attainment.Value, 0.5)
+	// Turns: skipped ones are not offered.
+	if sum.Counts.Planned != 12 || sum.Counts.Skipped != 3 || sum.Counts.NotDue != 1 {
+		t.Errorf("counts %+v", sum.Counts)
+	}
+	is(t, "attainment", sum.SLO.Attainment.Value, 5.0/7)
+	is(t, "turns offered", sum.Rates.Offered, 0.8)
+	is(t, "sessions offered", sum.Rates.Sessions.Offered, 0.6)
+	if finding(sum, "two-rates") == nil {
+		t.Error("sessions and turns differ and no one says so")
+	}
+	is(t, "sessions completed", sum.Rates.Sessions.Completed, 0.1) // the one that ends in the tail does not
+	is(t, "sessions rejected", sum.Rates.Sessions.Rejected, 0.1)
+	is(t, "sessions failed", sum.Rates.Sessions.Failed, 0.1)
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	bad := map[string]Options{
+		"gaps are not independent": {SLO: SLO{Objectives: []Objective{{Figure: "gap", Limit: 1}}}},
+		"no limit":                 {SLO: SLO{Objectives: []Objective{{Figure: "ttft"}}}},
+		"a class":                  {SLO: SLO{Classes: map[string][]Objective{"a": {{Figure: "itl", Limit: 1}}}}},
+		"a quantile above 1":       {SLO: SLO{Objectives: []Objective{{Figure: "ttft", Limit: 1, Quantile: 1000}}}},
+		"attainment in percent":    {SLO: SLO{Attainment: 99}},
+		"not a number":             {SLO: SLO{Attainment: math.NaN()}},
+		"one batch":                {Batches: 1},
+		"phases overlap":           {Phases: append(window(2*time.Second), tail(time.Second, 3*time.Second))},
+	}
+	for name, opt := range bad {
+		if _, err := New(opt); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
