@@ -311,11 +311,11 @@ func (d *decoder) unknown(at, path string, k *yaml.Node, names []string) {
 		here = "in " + path
 	}
 	hint := fmt.Sprintf("known %s: %s", here, strings.Join(names, ", "))
-	if name := near(k.Value, names); name != "" {
+	if homes := homesOf(k.Value); len(homes) > 0 && k.Value != "" {
+		hint = "it belongs under " + strings.Join(homes, " or ")
+	} else if name := near(k.Value, names); name != "" {
 		hint = fmt.Sprintf("did you mean %s?", name)
 		d.src.broken[join(path, name)] = true // what was meant is not missing
-	} else if homes := homesOf(k.Value); len(homes) > 0 && k.Value != "" {
-		hint = "it belongs under " + strings.Join(homes, " or ")
 	}
 	d.fault(k, at, "unknown key", hint)
 }

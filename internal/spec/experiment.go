@@ -21,7 +21,7 @@ type Experiment struct {
 	// What is measured, and how it is spoken to.
 	Target Target `yaml:"target"`
 	// Draws the whole plan: the same file and seed give the same plan, bit for bit.
-	Seed uint64 `yaml:"seed"`
+	Seed uint64 `yaml:"seed" jsonschema:"minimum=0"`
 	// Stands at the start of every first prompt, so that no earlier run's prefix cache can help; empty: a new one for each run.
 	Salt string `yaml:"salt,omitempty"`
 	// Your own facts (GPU, precision, engine flags): kept and compared.

@@ -184,7 +184,7 @@ func pattern(path string) string {
 
 // near returns the name closest to word, if it is close enough to be meant.
 func near(word string, names []string) string {
-	best, name := 1+len(word)/3, ""
+	best, name := max(1, len(word)/3), ""
 	for _, n := range names {
 		if d := distance(strings.ToLower(word), n); d <= best {
 			best, name = d-1, n

@@ -68,6 +68,9 @@ func (f Flags) Apply(e *Experiment) error {
 	f.phases(e, set, bad)
 	f.workload(e, set, bad)
 	for _, p := range pairs(f.SLO) {
+		if p.value == "" {
+			bad("--slo "+p.key, "has no value", "write --slo ttft=1s,tpot=100ms,attainment=99%")
+		}
 		set("--slo "+p.key, "slo."+p.key, quote(p.value))
 	}
 	return faults.err()

@@ -23,7 +23,7 @@ var structs string
 
 // Patterns of the quantities, as package unit reads them.
 const (
-	numberPattern   = `[0-9]*\.?[0-9]+`
+	numberPattern   = `[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?`
 	durationPattern = `^(0|(` + numberPattern + `(ns|us|µs|μs|ms|s|m|h))+)$`
 	ratePattern     = `^` + numberPattern + ` */ *(s|sec|second|m|min|minute|h|hour)$`
 	sharePattern    = `^` + numberPattern + ` *%?$`

@@ -201,11 +201,11 @@ func percentile(key string) (float64, bool) {
 	if !ok || digits == "" || strings.Trim(digits, "0123456789.") != "" {
 		return 0, false
 	}
-	v, err := strconv.ParseFloat(digits, 64)
-	if err != nil || v <= 0 || v >= 100 {
+	v, err := strconv.ParseFloat(digits+"e-2", 64) // 99.9/100 in binary is not 0.999
+	if err != nil || v <= 0 || v >= 1 {
 		return 0, false
 	}
-	return v / 100, true
+	return v, true
 }
 
 // MarshalYAML writes one duration, or the quantiles.

@@ -192,7 +192,7 @@ func (c *checker) class(i int, k *Class) {
 			c.bad(at("hang_up.share"), "missing", "which share of the requests? share: 2%")
 		}
 	}
-	if k.Deadline <= 0 {
+	if k.Deadline <= 0 && c.e.src().has(at("deadline")) {
 		c.bad(at("deadline"), "must be above 0s", "")
 	}
 	c.slo(at("slo"), &k.SLO)

@@ -113,13 +113,17 @@ func ParseCount(s string) (int, error) {
 func ParseShare(s string) (Share, error) {
 	t := strings.TrimSpace(s)
 	digits, percent := strings.CutSuffix(t, "%")
-	v, err := number(strings.TrimSpace(digits))
+	digits = strings.TrimSpace(digits)
+	if percent && !strings.ContainsAny(digits, "eE") {
+		digits += "e-2" // 99.9/100 in binary is not 0.999
+	}
+	v, err := number(digits)
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a share: write 99%% or 0.99", s)
 	}
-	if percent {
+	if percent && !strings.HasSuffix(digits, "e-2") {
 		v /= 100
-	} else if v > 1 && v <= 100 {
+	} else if !percent && v > 1 && v <= 100 {
 		return 0, fmt.Errorf("share %s is above 1: write %s%% if percent is meant", t, t)
 	}
 	if v < 0 || v > 1 {

@@ -80,7 +80,7 @@ func TestA6_ShareUnits(t *testing.T) {
 		want float64
 	}{{"99%", 0.99}, {"0.99", 0.99}, {"1", 1}, {"100%", 1}, {"0", 0}, {"99.9 %", 0.999}, {"0.5%", 0.005}} {
 		got, err := ParseShare(c.in)
-		if err != nil || math.Abs(float64(got)-c.want) > 1e-15 {
+		if err != nil || float64(got) != c.want {
 			t.Errorf("ParseShare(%q) = %v, %v; want %v", c.in, got, err, c.want)
 		}
 	}
