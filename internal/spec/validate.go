@@ -228,7 +228,7 @@ func checkDist[T float64 | time.Duration](c *checker, path string, d *Dist[T], r
 		if v < least {
 			c.bad(key, fmt.Sprintf("must be at least %v, but is %v", least, v), "")
 		} else if r.atMost > 0 && float64(v) > r.atMost {
-			c.bad(key, fmt.Sprintf("must be at most %v", r.atMost), "")
+			c.bad(key, fmt.Sprintf("must be at most %.0f", r.atMost), "")
 		} else if r.whole && float64(v) != math.Trunc(float64(v)) {
 			c.bad(key, fmt.Sprintf("must be a whole number, but is %v", v), "")
 		}
