@@ -124,11 +124,15 @@ func daysSince1970(y, m, d int) int64 {
 	return int64(365*y + y/4 - y/100 + y/400 + (153*(m-3)+2)/5 + d - 1 - 719468)
 }
 
+// mostOffset is the largest offset that is read, 73 years: the difference of any
+// two fits 64 bits.
+const mostOffset = 1 << 61
+
 // parseDecimal reads a decimal number of units of 10^scale ns exactly, as whole
 // nanoseconds; digits below one are cut. "19440110.0" with scale 9 is
 // 19440110 s.
 func parseDecimal(b []byte, scale int) (int64, error) {
-	const limit = 1 << 61 // leaves room for differences
+	const limit = mostOffset
 	s := b
 	neg := false
 	if len(s) > 0 && (s[0] == '-' || s[0] == '+') {
@@ -168,6 +172,9 @@ func parseDecimal(b []byte, scale int) (int64, error) {
 		}
 		v *= 10
 	}
+	if v > limit {
+		return 0, errRange
+	}
 	if neg {
 		v = -v
 	}
@@ -184,7 +191,7 @@ func parseExponent(b []byte, scale int) (int64, error) {
 	for range scale {
 		f *= 10
 	}
-	if !(f < 1<<61 && f > -(1<<61)) {
+	if !(f < mostOffset && f > -mostOffset) {
 		return 0, errRange
 	}
 	return int64(f), nil

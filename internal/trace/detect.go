@@ -113,14 +113,7 @@ func (r *Reader) detectJSON() error {
 	r.parse = (*Reader).parseMooncake
 	r.info.Format = Mooncake
 	r.info.Timed = true
-	r.info.BlockTokens = 512
-	if r.opt.BlockTokens != 0 {
-		r.info.BlockTokens = r.opt.BlockTokens
-	}
-	if r.opt.Format == Mooncake {
-		r.info.Why = "as asked"
-		return nil
-	}
+	r.info.BlockTokens = mooncakeBlock
 	for i := range detectTries {
 		if i == len(r.pending) {
 			_, err := r.ahead()
@@ -135,14 +128,26 @@ func (r *Reader) detectJSON() error {
 		l := r.pending[i]
 		has := map[string]bool{}
 		var keys []string
-		if err := walkObject(l.text, func(key, _ []byte, _ int) error {
+		if err := walkObject(l.text, func(key, value []byte, _ int) error {
 			if len(keys) < 20 {
 				keys = append(keys, clip(key))
 			}
 			has[string(key)] = true
+			if string(key) == "block_size" {
+				if n, err := parseCount(value); err == nil && n > 0 {
+					r.info.BlockTokens = n
+				}
+			}
 			return nil
 		}); err != nil {
 			continue
+		}
+		if r.opt.BlockTokens != 0 {
+			r.info.BlockTokens = r.opt.BlockTokens
+		}
+		if r.opt.Format == Mooncake {
+			r.info.Why = "as asked"
+			return nil
 		}
 		switch {
 		case has["chat_id"], has["parent_chat_id"]:

@@ -81,6 +81,9 @@ func value(b []byte, i int) int {
 	return i
 }
 
+// mooncakeBlock is how many tokens a block id stands for where nothing else is said.
+const mooncakeBlock = 512
+
 // parseMooncake reads one JSON object. timestamp and delay are milliseconds.
 func (r *Reader) parseMooncake(text []byte, row *Row) error {
 	var hasTime, hasInput, hasOutput bool
@@ -120,6 +123,15 @@ func (r *Reader) parseMooncake(text []byte, row *Row) error {
 			}
 		case "model":
 			row.Model = r.name([]byte(asText(v)))
+		case "block_size":
+			var n int
+			if n, err = parseCount(v); err == nil && n != r.info.BlockTokens {
+				return fmt.Errorf("block_size is %d here, and the trace is read with blocks of %d tokens", n, r.info.BlockTokens)
+			}
+		case "failed":
+			row.Failed = string(v) == "true"
+		case "images":
+			row.Images, err = parseCount(v)
 		case "text_input", "messages", "payload", "tools", "extra", "message_mode", "type", "turn", "priority":
 			// Known, and of no use for shapes.
 		default:

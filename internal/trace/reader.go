@@ -152,14 +152,13 @@ func (r *Reader) Next() (Row, error) {
 			r.row = Row{At: unset, Delay: unset, Line: n}
 			err = r.parse(r, text, &r.row)
 		}
-		var bad *badRow
-		switch {
-		case err == nil:
+		if err == nil {
 			r.good++
 			return r.row, nil
-		case errors.As(err, &bad):
+		}
+		if bad, ok := errors.AsType[*badRow](err); ok {
 			r.drop(n, bad)
-		default:
+		} else {
 			r.err = r.failed(n, err)
 		}
 	}
