@@ -101,12 +101,9 @@ func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, tag reflect
 		v.Set(p)
 		v = p.Elem()
 	}
-	switch x := v.Addr().Interface().(type) {
-	case shorthand:
-		if n.Kind == yaml.ScalarNode {
-			x.fromScalar(d, path, n)
-			return
-		}
+	if x, ok := v.Addr().Interface().(shorthand); ok && n.Kind == yaml.ScalarNode {
+		x.fromScalar(d, path, n)
+		return
 	}
 	if x, ok := v.Addr().Interface().(mapping); ok && n.Kind == yaml.MappingNode {
 		x.fromMapping(d, path, n)
@@ -132,7 +129,7 @@ func (d *decoder) decode(path string, n *yaml.Node, v reflect.Value, tag reflect
 		v.Set(reflect.MakeMap(v.Type()))
 		d.pairs(path, n, func(key string, at string, _, c *yaml.Node) {
 			e := reflect.New(v.Type().Elem()).Elem()
-			if v.Type().Elem().Kind() == reflect.String && c.Kind == yaml.ScalarNode {
+			if v.Type().Elem().Kind() == reflect.String && c.Kind == yaml.ScalarNode && c.ShortTag() != "!!null" {
 				e.SetString(c.Value) // a label of 8 is the text 8
 				d.src.marks[at] = d.mark(c)
 			} else {

@@ -99,11 +99,7 @@ func (e *Experiment) derive() {
 		}
 	}
 	if l.Phases == nil {
-		if l.Arrivals.Process == ByTrace && !(w.Trace != nil && w.Trace.Repeat) {
-			l.Phases = []Phase{{Name: "replay", Measured: true}}
-		} else {
-			l.Phases = phasesFor(defaultFor)
-		}
+		l.Phases = e.usualPhases(defaultFor)
 	}
 	if l.Drain == 0 && !e.src().has("load.drain") {
 		l.Drain = e.Target.Timeout
@@ -113,9 +109,15 @@ func (e *Experiment) derive() {
 	}
 }
 
-// phasesFor returns the phases of a run that measures for d: a warm-up of at
-// most a minute and a fifth of d, and then d in full.
-func phasesFor(d time.Duration) []Phase {
+// usualPhases returns the phases of a run that measures for d: a warm-up of at
+// most a minute and a fifth of d, and then d in full. A trace's own times are
+// replayed to their end, in one phase and without a warm-up, which would use up
+// the trace's first rows.
+func (e *Experiment) usualPhases(d time.Duration) []Phase {
+	l, t := &e.Load, e.Workload.Trace
+	if t != nil && !t.Repeat && l.Rate == nil && l.Closed == nil && (l.Arrivals.Process == "" || l.Arrivals.Process == ByTrace) {
+		return []Phase{{Name: "replay", Measured: true}}
+	}
 	warm := min(defaultWarmUp, d/5).Round(time.Millisecond)
 	steady := Phase{Name: "steady", For: d, Measured: true}
 	if warm == 0 {

@@ -87,7 +87,7 @@ func (f Flags) phases(e *Experiment, set, bad func(flag, a, b string)) {
 		if v, err := unit.ParseDuration(f.For); err == nil {
 			d = v
 		}
-		l.Phases = phasesFor(d)
+		l.Phases = e.usualPhases(d)
 	}
 	if f.For != "" && f.Requests != "" {
 		bad("--requests", "cannot be given with --for", "a phase lasts a time or a number of requests")

@@ -419,6 +419,7 @@ var badFiles = []struct {
 	{"attainment in percent without the sign", file("", "", "slo: {ttft: 1s, attainment: 99}\n"), 6, 29, "write 99%", true},
 	{"ttft of answers that do not stream", "target: {url: 'http://a', stream: false}\nworkload: {classes: [{name: a}]}\nload: {rate: 1/s}\nslo: {ttft: 1s}\n", 4, 13, "not streamed", false},
 
+	{"a label without a value", good + "labels: {gpu: }\n", 6, 15, "has no value", true},
 	{"hooks", good + "hooks: {before_run: a.sh}\n", 6, 1, "not supported", true},
 	{"guard", good + "guard: {max_error_rate: 20%}\n", 6, 1, "not supported", true},
 	{"sweep", good + "sweep: {rates: auto}\n", 6, 1, "not supported", true},
@@ -727,6 +728,33 @@ func TestFlags(t *testing.T) {
 				t.Errorf("%v\nwant it to say %q", err, c.says)
 			}
 		})
+	}
+}
+
+// A replay has no warm-up unless one is asked for: it would use up rows.
+func TestFlagsOverReplay(t *testing.T) {
+	for _, c := range []struct {
+		flags Flags
+		want  []Phase
+	}{
+		{Flags{}, []Phase{{Name: "replay", Measured: true}}},
+		{Flags{For: "1m"}, []Phase{{Name: "replay", For: time.Minute, Measured: true}}},
+		{Flags{WarmUp: "9s"}, []Phase{{Name: "warm-up", For: 9 * time.Second}, {Name: "replay", Measured: true}}},
+		{Flags{Rate: "3/s", For: "1m"}, []Phase{{Name: "warm-up", For: 12 * time.Second}, {Name: "steady", For: time.Minute, Measured: true}}},
+	} {
+		e, err := Parse("r.yaml", []byte("target: {url: 'http://a'}\nworkload: {trace: {file: fault.go}}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.flags.Apply(e); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Finish(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, e.Load.Phases); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c.flags, diff)
+		}
 	}
 }
 
