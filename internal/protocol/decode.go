@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/trueload/trueload/internal/record"
 )
@@ -35,8 +36,10 @@ type decoder struct {
 	timings counts
 }
 
-// maxText bounds the collected text of one answer.
-const maxText = 4 << 20
+const (
+	maxText    = 4 << 20 // bytes of collected text of one answer
+	maxChoices = 1024
+)
 
 // A choice is one of the answer's parallel completions.
 type choice struct {
@@ -526,6 +529,10 @@ func (d *decoder) at(index int) *choice {
 		if d.choices[i].index == index {
 			return &d.choices[i]
 		}
+	}
+	if len(d.choices) == maxChoices {
+		d.fail(serverError{message: fmt.Sprintf("the answer has more than %d choices (the limit)", maxChoices)})
+		return &d.choices[0]
 	}
 	c := choice{index: index}
 	c.usage.clear()

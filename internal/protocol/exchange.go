@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -166,7 +167,11 @@ func (x *exchange) output(d delta, s wire.Stamp) {
 	}
 	rec.LastOutput = at
 	width := (s.Width() + time.Microsecond - 1) / time.Microsecond
-	rec.Events = append(rec.Events, record.Event{At: at, Tokens: int32(d.Tokens), Width: int32(min(max(width, 0), 1<<31-1))})
+	rec.Events = append(rec.Events, record.Event{
+		At:     at,
+		Tokens: int32(min(d.Tokens, math.MaxInt32)),
+		Width:  int32(min(max(width, 0), math.MaxInt32)),
+	})
 	x.inRead++
 }
 
@@ -357,7 +362,7 @@ func (x *exchange) hidden() {
 			rec.Events[i].Tokens = 1
 		}
 	}
-	rec.Events[0].Tokens = int32(r + 1)
+	rec.Events[0].Tokens = int32(min(r+1, math.MaxInt32))
 }
 
 // texts returns what each choice delivered.
