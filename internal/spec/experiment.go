@@ -208,7 +208,7 @@ type Mean[T float64 | time.Duration] struct {
 type Empirical struct {
 	// The trace file.
 	Trace string `yaml:"trace"`
-	// The file's format.
+	// The file's format; left out: auto, which looks at its first lines.
 	Format string `yaml:"format,omitempty" jsonschema:"enum=auto,enum=azure,enum=burstgpt,enum=mooncake"`
 }
 

@@ -106,6 +106,36 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// The whole promised format is known: what this version does not do is said,
+// the data files are missing here, and nothing else is wrong.
+func TestPromisedFormat(t *testing.T) {
+	t.Setenv("API_KEY", "x")
+	_, err := ReadFile("testdata/promised.yaml")
+	var faults Faults
+	if !errors.As(err, &faults) {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range faults {
+		switch {
+		case strings.Contains(f.Message, "not supported in this version"):
+			got = append(got, "later: "+f.Path)
+		case strings.Contains(f.Message, "there is no file"):
+			got = append(got, "file: "+f.Path)
+		default:
+			t.Error(f)
+		}
+	}
+	want := []string{
+		"later: target.kv_capacity", "later: target.replicas", "later: target.gpu_metrics",
+		"file: workload.classes[0].text.sharegpt", "file: workload.classes[1].lengths.joint.trace",
+		"later: hooks", "later: guard",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Each key of the format reaches its field.
 func TestEveryKey(t *testing.T) {
 	dir := t.TempDir()
