@@ -366,6 +366,7 @@ var badFiles = []struct {
 	{"a list where a value is", good + "name: [a]\n", 6, 7, "not a list", true},
 	{"true in words", "target: {url: 'http://a', stream: yes}\nworkload: {classes: [{name: a}]}\nload: {rate: 1/s}\n", 1, 35, "true or false", true},
 
+	{"a name with a path in it", good + "name: ../x\n", 6, 7, "cannot name a folder", false},
 	{"no url", "target: {}\nworkload: {classes: [{name: a}]}\nload: {rate: 1/s}\n", 1, 9, "where is the server?", false},
 	{"url without scheme", "target: {url: 'localhost:8000'}\nworkload: {classes: [{name: a}]}\nload: {rate: 1/s}\n", 1, 15, "http or https", false},
 	{"a later api", "target: {url: 'http://a', api: anthropic-messages}\nworkload: {classes: [{name: a}]}\nload: {rate: 1/s}\n", 1, 32, "not supported in this version", true},
@@ -708,8 +709,8 @@ func TestFlags(t *testing.T) {
 		{"cap", with(func(f *Flags) { f.MaxInFlight = "32" }), func(e *Experiment) any { return e.Load.MaxInFlight }, MaxInFlight{32, "queue"}},
 		{"slo", with(func(f *Flags) { f.SLO = "ttft=1s,tpot=100ms,e2e=30s,attainment=95%" }), func(e *Experiment) any { return e.SLO },
 			SLO{TTFT: &Objective{Limit: time.Second}, TPOT: &Objective{Limit: 100 * time.Millisecond}, E2E: &Objective{Limit: 30 * time.Second}, Attainment: 0.95}},
-		{"seed, salt, name, api", with(func(f *Flags) { f.Seed, f.Salt, f.Name, f.API = "7", "12", "x: y", "openai-completions" }),
-			func(e *Experiment) any { return []any{e.Seed, e.Salt, e.Name, e.Target.API} }, []any{uint64(7), "12", "x: y", "openai-completions"}},
+		{"seed, salt, name, api", with(func(f *Flags) { f.Seed, f.Salt, f.Name, f.API = "7", "12", "x, y", "openai-completions" }),
+			func(e *Experiment) any { return []any{e.Seed, e.Salt, e.Name, e.Target.API} }, []any{uint64(7), "12", "x, y", "openai-completions"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := New()

@@ -40,6 +40,9 @@ func classPath(i int, key string) string { return join(fmt.Sprintf("workload.cla
 // validate finds everything that form alone does not show.
 func (e *Experiment) validate() Faults {
 	c := &checker{e: e}
+	if strings.ContainsAny(e.Name, "/\\:\x00\r\n\t") || e.Name == "." || e.Name == ".." {
+		c.bad("name", fmt.Sprintf("%q cannot name a folder", e.Name), "the result's folder is called after it: leave out / \\ and :")
+	}
 	c.target()
 	c.workload()
 	c.load()
