@@ -1,9 +1,11 @@
 package stats
 
 import (
+	"math"
 	"time"
 
 	"gonum.org/v1/gonum/mathext"
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // binomialAtMost is P(X <= k), X ~ Bin(n, p), through the incomplete beta
@@ -107,31 +109,93 @@ func Batch(at, span time.Duration, n int) int {
 	return min(n-1, int(float64(at)/float64(span)*float64(n)))
 }
 
-// DesignEffect is by how much the variance of a share is larger than it would
-// be, were the trials independent: hits[j] of sizes[j] were successes in batch j.
+// DesignEffect is by how much more the trials of a share vary together than
+// independent ones would, and so by how much to divide n and k: hits[j] of
+// sizes[j] were successes in batch j, in the order of time.
 //
-//	p  = sum(hits) / n,  n = sum(sizes),  B batches that are not empty
-//	V  = B/(B-1) * sum((hits[j] - p*sizes[j])^2) / n^2     (ratio estimator, Cochran, Sampling Techniques, 3rd ed., 6.4)
-//	D  = V / (p(1-p)/n)
+//	p  = sum(hits) / n,  n = sum(sizes),  d[j] = hits[j] - p*sizes[j],  B batches that are not empty
+//	V  = B/(B-1) * sum(d[j]^2) / n^2                  ratio estimator (Cochran, Sampling Techniques, 3rd ed., 6.4)
+//	D0 = V / (p(1-p)/n) * (1+r)/(1-r)                 r as of SerialCorrelation, where above 0
+//	D  = D0 * (t(B-1)/z)^2                            t and normal quantiles of a two-sided 95 % interval
 //
-// It is at least 1, for a batch that says trials are better than independent
-// says so by luck, and at most n, when all of them are worth one. It is 1 where
-// batches tell nothing: with one batch, or fewer than two successes or failures,
-// since one alone cannot come in company.
+// The second factor of D0 is for what neighbouring batches still share, when they
+// are short beside the memory of what is sampled. That of D is for V being an
+// estimate from B batches (Korn and Graubard, Survey Methodology 24, 1998).
+//
+// The effect is 1 where D0 is less, for batches that say trials are better than
+// independent say so by luck, and at most n, when all trials are worth one. It is
+// 1 where batches tell nothing: with one batch, or fewer than two successes or
+// failures, since one alone cannot come in company.
 func DesignEffect(hits, sizes []int) float64 {
-	var n, k, batches float64
-	for j, size := range sizes {
-		if size > 0 {
-			n, k, batches = n+float64(size), k+float64(hits[j]), batches+1
-		}
-	}
-	if batches < 2 || k < 2 || n-k < 2 {
+	d, p, n := residuals(hits, sizes)
+	if k := p * n; len(d) < 2 || k < 1.5 || n-k < 1.5 { // whole numbers but for rounding
 		return 1
 	}
-	p, squares := k/n, 0.0
-	for j, size := range sizes {
-		d := float64(hits[j]) - p*float64(size)
-		squares += d * d
+	squares := 0.0
+	for _, x := range d {
+		squares += x * x
 	}
-	return min(n, max(1, batches/(batches-1)*squares/n/(p*(1-p))))
+	batches := float64(len(d))
+	effect := batches / (batches - 1) * squares / n / (p * (1 - p))
+	if r := SerialCorrelation(hits, sizes); r > 0 {
+		effect *= (1 + r) / (1 - r)
+	}
+	if effect <= 1 {
+		return 1
+	}
+	t := distuv.StudentsT{Sigma: 1, Nu: batches - 1}.Quantile(1 - TwoSided95)
+	z := distuv.UnitNormal.Quantile(1 - TwoSided95)
+	return min(n, effect*t*t/(z*z))
+}
+
+// residuals are the successes of each batch that is not empty beyond its share.
+func residuals(hits, sizes []int) (d []float64, p, n float64) {
+	k := 0.0
+	for j, size := range sizes {
+		n, k = n+float64(size), k+float64(hits[j])
+	}
+	if n == 0 {
+		return nil, 0, 0
+	}
+	p = k / n
+	for j, size := range sizes {
+		if size > 0 {
+			d = append(d, float64(hits[j])-p*float64(size))
+		}
+	}
+	return d, p, n
+}
+
+// SerialCorrelation is the correlation of a batch's share with that of the next,
+// -1 to 0.9, its bias of (1+3r)/B taken out (Kendall,
+// Biometrika 41, 1954). Batches that are independent have 0 on average;
+// 0 where batches tell nothing.
+func SerialCorrelation(hits, sizes []int) float64 {
+	d, _, _ := residuals(hits, sizes)
+	squares, products := 0.0, 0.0
+	for j, x := range d {
+		squares += x * x
+		if j > 0 {
+			products += x * d[j-1]
+		}
+	}
+	if squares == 0 {
+		return 0
+	}
+	r := products / squares
+	return max(-1, min(0.9, r+(1+3*r)/float64(len(d))))
+}
+
+// Serial tells whether neighbouring batches are alike beyond chance, at a level
+// of 5 %: then they are too short to be taken as independent. The correlation of
+// B independent ones is normal with mean -1/B and variance 1/B before its bias is
+// taken out (Bartlett, 1946).
+func Serial(hits, sizes []int) bool {
+	d, _, _ := residuals(hits, sizes)
+	b := float64(len(d))
+	if b < 4 {
+		return false
+	}
+	edge := -1/b + distuv.UnitNormal.Quantile(0.95)/math.Sqrt(b)
+	return SerialCorrelation(hits, sizes) > min(0.89, edge+(1+3*edge)/b)
 }

@@ -64,19 +64,23 @@ func TestMoreToSettle(t *testing.T) {
 }
 
 func TestDesignEffect(t *testing.T) {
+	// (t/z)^2 of 3, 4 and 5 batches, of tables: t(2) = 4.302653, t(3) = 3.182446, t(4) = 2.776445; z = 1.959964.
+	tz3, tz4 := math.Pow(4.302653/1.959964, 2), math.Pow(3.182446/1.959964, 2)
 	tests := []struct {
 		name        string
 		hits, sizes []int
 		want        float64
 	}{
-		// p = 1/2, n = 40, deviations of 5 each: V = 4/3*100/1600, p(1-p)/n = 1/160; ratio 40/3.
-		{"whole batches fail together", []int{10, 0, 10, 0}, []int{10, 10, 10, 10}, 40.0 / 3},
-		// Deviations of 1: 4/3*4/1600*160 = 8/15, which is below 1.
+		// p = 1/2, n = 400, deviations of 20: V = 4/3*1600/160000, p(1-p)/n = 1/1600; ratio 64/3.
+		{"batches differ", []int{70, 30, 70, 30}, []int{100, 100, 100, 100}, 64.0 / 3 * tz4},
+		// Deviations of 1: 4/3*4/40/(1/4) = 8/15, which is below 1.
 		{"more even than chance", []int{6, 4, 6, 4}, []int{10, 10, 10, 10}, 1},
 		// Deviations 3, -3, 0, 0: 4/3*18/40/(1/4) = 2.4.
-		{"by hand", []int{8, 2, 5, 5}, []int{10, 10, 10, 10}, 2.4},
-		// p = 1/2; deviations 5-5, 10-5, 0-5: 3/2*50/30/(1/4) = 10; batches of no size do not count.
-		{"empty batches", []int{5, 0, 10, 0, 0}, []int{10, 0, 10, 10, 0}, 10},
+		{"by hand", []int{8, 2, 5, 5}, []int{10, 10, 10, 10}, 2.4 * tz4},
+		// p = 1/2; deviations 0, 3, -3: 3/2*18/30/(1/4) = 3.6; batches of no size do not count.
+		{"empty batches", []int{5, 0, 8, 2, 0}, []int{10, 0, 10, 10, 0}, 3.6 * tz3},
+		// Deviations 20, 20, -20, -20: r = 400/1600 = 1/4, plus (1+3/4)/4 = 11/16; (1+r)/(1-r) = 27/5.
+		{"neighbours alike", []int{70, 70, 30, 30}, []int{100, 100, 100, 100}, 64.0 / 3 * 27 / 5 * tz4},
 		{"all hits", []int{10, 10}, []int{10, 10}, 1},
 		{"one batch", []int{5, 0}, []int{10, 0}, 1},
 		{"a single hit", []int{1, 0, 0}, []int{2, 9, 9}, 1},
@@ -85,15 +89,16 @@ func TestDesignEffect(t *testing.T) {
 		{"never above n", []int{2, 0}, []int{2, 2}, 4},
 	}
 	for _, tt := range tests {
-		if got := DesignEffect(tt.hits, tt.sizes); !near(got, tt.want, 1e-12) {
+		if got := DesignEffect(tt.hits, tt.sizes); !near(got, min(tt.want, 400), 1e-4) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
-	// Independent trials: near 1 (the mean of the variance ratio is 1 and its
-	// spread over 20 batches sqrt(2/19)).
+}
+
+func TestIndependentBatches(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	sum := 0.0
-	for range 400 {
+	effect, serial, correlation, runs := 0.0, 0.0, 0.0, 2000
+	for range runs {
 		hits, sizes := make([]int, 20), make([]int, 20)
 		for j := range hits {
 			sizes[j] = 100
@@ -103,11 +108,23 @@ func TestDesignEffect(t *testing.T) {
 				}
 			}
 		}
-		sum += DesignEffect(hits, sizes)
+		effect += DesignEffect(hits, sizes) / float64(runs)
+		correlation += SerialCorrelation(hits, sizes) / float64(runs)
+		if Serial(hits, sizes) {
+			serial += 1 / float64(runs)
+		}
 	}
-	// E[max(1, chi2(19)/19)] = 1.13.
-	if got := sum / 400; got < 1.08 || got > 1.18 {
-		t.Errorf("independent trials: mean %v, want 1.13", got)
+	if !near(correlation, 0, 0.02) {
+		t.Errorf("correlation %v, want 0", correlation)
+	}
+	if effect < 1.1 || effect > 1.6 {
+		t.Errorf("effect %v, want a little above 1", effect)
+	}
+	if serial < 0.02 || serial > 0.07 {
+		t.Errorf("called serial %v of the time, want 0.05", serial)
+	}
+	if !Serial([]int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, []int{20, 20, 20, 20, 20, 20, 20, 20, 20, 20}) {
+		t.Error("a trend makes neighbours alike")
 	}
 }
 
