@@ -20,7 +20,7 @@ func findings(e *evidence) []Finding {
 	out := []Finding{}
 	for _, rule := range []func(*evidence) []Finding{
 		nothingOK, errorsPresent, inputOff, outputOff, outputShort, unsupportedP99, tooManyUnjudged,
-		shortWindow, capReached, sessionsApart, undefinedTPOT, mixedStamps, hangUpsHideE2E, slicesLeftOut,
+		shortWindow, blocksAlike, capReached, sessionsApart, undefinedTPOT, mixedStamps, hangUpsHideE2E, slicesLeftOut,
 	} {
 		out = append(out, rule(e)...)
 	}
@@ -152,6 +152,15 @@ func shortWindow(e *evidence) []Finding {
 	}
 	return find("short-window", Warning, fmt.Sprintf("measure for at least %s", seconds(timesLongest*longest)),
 		"the window lasted %s and its longest request %s: the tail was not sampled", seconds(w), seconds(longest))
+}
+
+func blocksAlike(e *evidence) []Finding {
+	if !e.sum.Latency.TTFT.All.BlocksAlike && !e.sum.SLO.Attainment.BlocksAlike {
+		return nil
+	}
+	return find("blocks-alike", Warning, "measure several times longer, or repeat the run with other seeds; if the load was to be steady, look for a trend",
+		"neighbouring blocks of the window (%s each) are alike: they are not independent evidence, intervals are too narrow and no gate passes on them",
+		seconds(e.sum.Window.Measured/float64(e.sum.Window.Batches)))
 }
 
 func capReached(e *evidence) []Finding {

@@ -78,7 +78,7 @@ func (s *Summarizer) attempts(v *view, lat *Latency) Attempts {
 			t.add(v.batch(first), true)
 		}
 	})
-	a.Sessions.Attainment, _ = t.met(v.worth(lat))
+	a.Sessions.Attainment, _ = t.met(v.basis(lat)...)
 	return a
 }
 

@@ -154,12 +154,13 @@ func judge(r *row, objectives []Objective, miss func(figure string)) standing {
 }
 
 // judgeShare answers whether a share is at least target: pass where its
-// interval's low end is, fail where its high end is not.
+// interval's low end is, fail where its high end is not. There is no pass on
+// batches that are not independent.
 func judgeShare(s *Share, target float64) Judgment {
 	switch {
 	case s.Low == nil || s.High == nil:
 		return Inconclusive
-	case *s.Low >= target:
+	case *s.Low >= target && !s.BlocksAlike:
 		return Pass
 	case *s.High < target:
 		return Fail

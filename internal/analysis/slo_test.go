@@ -187,18 +187,31 @@ func TestAttainmentInterval(t *testing.T) {
 	if math.Abs(*a.Low-0.187086) > 1e-6 || math.Abs(*a.High-0.812914) > 1e-6 {
 		t.Errorf("%v to %v", *a.Low, *a.High)
 	}
-	// The first half good, the second half not: two blocks of evidence, no more.
-	// p = 1/2, five batches of 2: squares 4*1 + (one of each) 0; V = 5/4*4/100, over 1/40: 2.
+	// Three blocks of two miss whole and two do not: p = 3/5, deviations 0.8 and
+	// -1.2, squares 4.8; V = 5/4*4.8/100, over 0.24/10: 2.5; times (t(4)/z)^2 = 2.0067.
 	for i, rec := range recs {
 		wait := 100 * ms
-		if i >= 5 {
+		if i/2%2 == 0 {
 			wait = 2 * time.Second
 		}
 		recs[i] = reply(rec.ID.Session, rec.Scheduled, wait)
 	}
 	sum = summarize(t, Options{Phases: window(10 * time.Second), SLO: slo, Batches: 5}, recs...)
-	is(t, "n_effective in blocks", sum.SLO.Attainment.NEffective, 5)
-	is(t, "of the latency", sum.Latency.TTFT.All.NEffective, 5)
+	for name, n := range map[string]*float64{"attainment": sum.SLO.Attainment.NEffective, "latency": sum.Latency.TTFT.All.NEffective} {
+		if math.Abs(*n-10/2.5/2.0067) > 1e-3 {
+			t.Errorf("n_effective of %s in blocks is %v", name, *n)
+		}
+	}
+	// Blocks that grow worse and worse are no independent evidence.
+	recs = nil
+	for i := range int64(2000) {
+		recs = append(recs, reply(i, time.Duration(i)*100*ms, time.Duration(i)*ms))
+	}
+	slo.Objectives[0].Limit = 3 * time.Second
+	sum = summarize(t, Options{Phases: window(200 * time.Second), SLO: slo}, recs...)
+	if !sum.Latency.TTFT.All.BlocksAlike || sum.Verdict.SLO != Inconclusive || finding(sum, "blocks-alike") == nil {
+		t.Errorf("a trend passes: %s, %+v", sum.Verdict.SLO, sum.SLO.Attainment)
+	}
 }
 
 func TestSessionAttainment(t *testing.T) {

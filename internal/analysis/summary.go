@@ -192,15 +192,18 @@ type Distribution struct {
 	Undefined int64 `json:"undefined"`
 	// NEffective is N over the design effect; null for pooled ITL and gaps, which
 	// are not independent and take no interval.
-	NEffective *float64   `json:"n_effective"`
-	Mean       *float64   `json:"mean"` // null where values are missing
-	P50        Quantile   `json:"p50"`
-	P90        Quantile   `json:"p90"`
-	P95        Quantile   `json:"p95"`
-	P99        Quantile   `json:"p99"`
-	P999       Quantile   `json:"p999"`
-	Max        *float64   `json:"max"`       // null where values are missing
-	Histogram  *Histogram `json:"histogram"` // of the values that exist; null in slices
+	NEffective *float64 `json:"n_effective"`
+	// BlocksAlike is set where neighbouring batches are alike beyond chance: the
+	// window is too short for them to be independent, and its intervals too narrow.
+	BlocksAlike bool       `json:"blocks_alike"`
+	Mean        *float64   `json:"mean"` // null where values are missing
+	P50         Quantile   `json:"p50"`
+	P90         Quantile   `json:"p90"`
+	P95         Quantile   `json:"p95"`
+	P99         Quantile   `json:"p99"`
+	P999        Quantile   `json:"p999"`
+	Max         *float64   `json:"max"`       // null where values are missing
+	Histogram   *Histogram `json:"histogram"` // of the values that exist; null in slices
 }
 
 // Quantile is one quantile with its two-sided 95 % interval.
@@ -232,6 +235,8 @@ type Share struct {
 	High       *float64 `json:"high"`
 	N          int64    `json:"n"`
 	NEffective *float64 `json:"n_effective"`
+	// BlocksAlike is as in Distribution; no gate passes on such a share.
+	BlocksAlike bool `json:"blocks_alike"`
 }
 
 // Tokens are over the ok turns of the window.

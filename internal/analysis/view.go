@@ -155,8 +155,9 @@ func (s *sample) bound(rank int) (d time.Duration, known bool) {
 // effective is how many independent values the sample is worth: n over the
 // larger of two design effects over the window's batches, of the values beyond
 // the limit and of those beyond the sample's own p90 (measurement contract,
-// section 5).
-func (s *sample) effective(batches int) float64 {
+// section 5). alike is set where neighbouring batches are not independent in
+// either.
+func (s *sample) effective(batches int) (n float64, alike bool) {
 	sizes, overLimit, overP90 := make([]int, batches), make([]int, batches), make([]int, batches)
 	p90 := stats.P90.Rank(s.n())
 	add := func(x value, beyond bool) {
@@ -174,7 +175,8 @@ func (s *sample) effective(batches int) float64 {
 	for _, x := range s.gone {
 		add(x, true)
 	}
-	return float64(s.n()) / max(stats.DesignEffect(overLimit, sizes), stats.DesignEffect(overP90, sizes))
+	n = float64(s.n()) / max(stats.DesignEffect(overLimit, sizes), stats.DesignEffect(overP90, sizes))
+	return n, stats.Serial(overLimit, sizes) || stats.Serial(overP90, sizes)
 }
 
 func (s *sample) distribution(batches int, histogram bool) Distribution {
@@ -182,8 +184,8 @@ func (s *sample) distribution(batches int, histogram bool) Distribution {
 	if s.n() == 0 {
 		return d
 	}
-	eff := s.effective(batches)
-	d.NEffective = &eff
+	eff, alike := s.effective(batches)
+	d.NEffective, d.BlocksAlike = &eff, alike
 	for _, q := range []struct {
 		p  stats.Permille
 		to *Quantile
@@ -288,16 +290,25 @@ func (t *trials) add(batch int, miss bool) {
 	}
 }
 
-// met is the share of trials that did not miss; worth is what share of them
-// other evidence (the latencies they stand on) says they are worth at most.
-func (t *trials) met(worth float64) (s Share, k int) {
+// met is the share of trials that did not miss. latencies are what the trials
+// stand on: where those are worth less, so are these.
+func (t *trials) met(latencies ...*Distribution) (s Share, k int) {
 	n, misses := 0, 0
 	for j := range t.sizes {
 		n += t.sizes[j]
 		misses += t.misses[j]
 	}
+	worth, alike := 1/stats.DesignEffect(t.misses, t.sizes), stats.Serial(t.misses, t.sizes)
+	for _, d := range latencies {
+		if d.N > 0 {
+			worth = min(worth, *d.NEffective/float64(d.N))
+			alike = alike || d.BlocksAlike
+		}
+	}
 	k = n - misses
-	return share(k, n, float64(n)*min(worth, 1/stats.DesignEffect(t.misses, t.sizes))), k
+	s = share(k, n, float64(n)*worth)
+	s.BlocksAlike = alike
+	return s, k
 }
 
 // slo judges the view. lat is its latency, whose design effects count too.
@@ -337,13 +348,13 @@ func (v *view) slo(lat *Latency) SLOResult {
 			out.CensoredHangUps++
 		}
 	}
-	worth, k := v.worth(lat), 0
-	out.Attainment, k = attained.met(worth)
+	share, k := attained.met(v.basis(lat)...)
+	out.Attainment = share
 	if target := s.opt.SLO.Attainment; target > 0 {
 		out.Target = &target
 		out.Judgment = judgeShare(&out.Attainment, target)
 		if a := out.Attainment; out.Judgment == Inconclusive && a.N > 0 {
-			if more, ok := stats.MoreToSettle(k, int(a.N), *a.NEffective, target, stats.TwoSided95); ok {
+			if more, ok := stats.MoreToSettle(k, int(a.N), *a.NEffective, target, stats.TwoSided95); ok && more > 0 {
 				out.More = ptr(int64(more))
 			}
 		}
@@ -355,25 +366,23 @@ func (v *view) slo(lat *Latency) SLOResult {
 	return out
 }
 
-// worth is the least that the view's latencies say a request is worth, of the
-// figures that objectives stand on (the TTFT where there is none).
-func (v *view) worth(lat *Latency) float64 {
+// basis is the latencies that attainment stands on: those with an objective of
+// each request, or the TTFT where there is none.
+func (v *view) basis(lat *Latency) []*Distribution {
 	figures := map[string]*Distribution{
 		"ttft": &lat.TTFT.All, "service_ttft": &lat.ServiceTTFT.All, "first_answer": &lat.FirstAnswer.All,
 		"tpot": &lat.TPOT.All, "stall": &lat.Stall.All, "e2e": &lat.E2E.All,
 	}
-	used := map[string]bool{}
-	v.eachObjective(func(_ string, o Objective) { used[o.Figure] = used[o.Figure] || o.Quantile == 0 })
-	least, any := 1.0, false
-	for name, d := range figures {
-		if used[name] && d.N > 0 {
-			any, least = true, min(least, *d.NEffective/float64(d.N))
+	var out []*Distribution
+	v.eachObjective(func(_ string, o Objective) {
+		if o.Quantile == 0 {
+			out = append(out, figures[o.Figure])
 		}
+	})
+	if out == nil {
+		out = append(out, figures["ttft"])
 	}
-	if d := figures["ttft"]; !any && d.N > 0 {
-		least = *d.NEffective / float64(d.N)
-	}
-	return least
+	return out
 }
 
 // eachObjective calls yield with every objective and the class it belongs to,
@@ -435,11 +444,8 @@ func (v *view) objective(class string, o Objective) ObjectiveResult {
 		}
 	}
 	dist := v.figure(f, func(*row) time.Duration { return o.Limit }, false).All
-	worth, k := 1.0, 0
-	if dist.N > 0 {
-		worth = *dist.NEffective / float64(dist.N)
-	}
-	out.Met, k = t.met(worth)
+	share, k := t.met(&dist)
+	out.Met = share
 	if o.Quantile == 0 {
 		return out
 	}
@@ -451,7 +457,7 @@ func (v *view) objective(class string, o Objective) ObjectiveResult {
 	out.Observed = &q
 	out.Judgment = judgeShare(&out.Met, o.Quantile.Share())
 	if m := out.Met; out.Judgment == Inconclusive && m.N > 0 {
-		if more, ok := stats.MoreToSettle(k, int(m.N), *m.NEffective, o.Quantile.Share(), stats.TwoSided95); ok {
+		if more, ok := stats.MoreToSettle(k, int(m.N), *m.NEffective, o.Quantile.Share(), stats.TwoSided95); ok && more > 0 {
 			out.More = ptr(int64(more))
 		}
 	}
