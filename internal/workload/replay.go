@@ -40,7 +40,7 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 	if err != nil {
 		return fmt.Errorf("workload.trace.format: %w", err)
 	}
-	r, err := trace.Open(w.path(t.File), trace.Options{Format: format, BlockTokens: t.Block})
+	r, err := openTrace(w.path(t.File), format, t.Block)
 	if err != nil {
 		return fmt.Errorf("workload.trace: %w", err)
 	}
@@ -96,9 +96,6 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 		spec: t, repeat: t.Repeat, timeout: w.exp.Target.Timeout,
 		blockTokens: info.BlockTokens, seed: draw.Seed(w.exp.Seed, "trace"),
 	}
-	if t.Block > 0 && info.BlockTokens > 0 {
-		p.blockTokens = t.Block
-	}
 	speed := t.Speed
 	if speed <= 0 {
 		speed = 1
@@ -137,10 +134,18 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 		return fmt.Errorf("workload.trace: %s: one row cannot repeat", t.File)
 	}
 	w.replay = p
-	if load := w.exp.Load; load.Rate != nil && !p.repeat && p.len() < 1 {
-		return fmt.Errorf("workload.trace: %s: no session", t.File)
-	}
 	return nil
+}
+
+// openTrace opens a trace whose blocks, if it has any, are of block tokens; 0:
+// as its format has it.
+func openTrace(path string, format trace.Format, block int) (*trace.Reader, error) {
+	r, err := trace.Open(path, trace.Options{Format: format})
+	if err != nil || block == 0 || r.Info().BlockTokens == 0 || r.Info().BlockTokens == block {
+		return r, err
+	}
+	r.Close()
+	return trace.Open(path, trace.Options{Format: format, BlockTokens: block})
 }
 
 func scaled(d time.Duration, speed float64) time.Duration {

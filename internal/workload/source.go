@@ -100,6 +100,7 @@ func (w *Workload) carry() {
 	}
 	x := draw.NewIndexed(w.exp.Seed, "class")
 	drawers := w.drawers()
+	end := w.phases[len(w.phases)-1].End + w.tail()
 	for a := w.arrivals(); ; {
 		k, born, ok := a.next()
 		if !ok || born >= 0 {
@@ -108,10 +109,10 @@ func (w *Workload) carry() {
 		class := w.classOf(x, k, 0)
 		found := false
 		drawers[class].outline(k, func(turn int, at time.Duration) {
-			if !found && born+at >= 0 {
-				found = true
+			if !found && born+at >= 0 && born+at < end {
 				w.carried = append(w.carried, carried{at: born + at, k: k, born: born, class: int32(class), turn: int32(turn)})
 			}
+			found = found || born+at >= 0
 		})
 	}
 	slices.SortFunc(w.carried, func(a, b carried) int {

@@ -307,6 +307,15 @@ func (w *Workload) openPhases() error {
 		st := &w.stretch[len(w.stretch)-1]
 		st.curve = append(st.curve, divided(rest.Cut(pos, pos+tail), turns)...)
 	}
+	if p := w.replay; p != nil && !p.repeat {
+		var sessions float64
+		for _, st := range w.stretch {
+			sessions += st.curve.Expected()
+		}
+		if sessions > float64(p.len()) {
+			return fmt.Errorf("workload.trace: %s has %d sessions and the load asks for about %.0f, the tail after the last phase included: set repeat: true, or ask for less", p.spec.File, p.len(), sessions)
+		}
+	}
 	return nil
 }
 
