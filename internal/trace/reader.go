@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -232,10 +233,7 @@ func (r *Reader) Dropped() []Dropped {
 		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b Dropped) int {
-		if a.Rows != b.Rows {
-			return int(b.Rows - a.Rows)
-		}
-		return strings.Compare(a.Reason, b.Reason)
+		return cmp.Or(cmp.Compare(b.Rows, a.Rows), cmp.Compare(a.Reason, b.Reason))
 	})
 	return all
 }

@@ -282,6 +282,25 @@ func TestBrokenRows(t *testing.T) {
 	}
 }
 
+func TestDroppedByReason(t *testing.T) {
+	text := "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+	for _, row := range []string{"x,1,1", "1,1,-1", "1,1,-2", "1,1,1", "1,1", "1,1,-3", "1,1,-4"} {
+		text += row + "\n"
+	}
+	rows, r := read(t, text, Options{MaxBadShare: 1})
+	want := []Dropped{
+		{"num_decode_tokens: below zero", 4, []string{"f:3:5", "f:4:5", "f:7:5"}},
+		{"arrived_at: not a number", 1, []string{"f:2:1"}},
+		{"num_decode_tokens: missing", 1, []string{"f:6:4"}},
+	}
+	if got := r.Dropped(); len(rows) != 1 || !reflect.DeepEqual(got, want) {
+		t.Errorf("%d rows, dropped %+v", len(rows), got)
+	}
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTooManyBroken(t *testing.T) {
 	file := func(good, bad int) string {
 		var b strings.Builder
