@@ -68,10 +68,12 @@ func (cmd runCmd) Run(c *console) error {
 func (cmd runCmd) experiment() (*spec.Experiment, error) {
 	exp := spec.New()
 	if cmd.File != "" {
-		var err error
-		if exp, err = spec.ReadFile(cmd.File); err != nil {
+		// Faults of form come back from Finish, together with what the flags add.
+		opened, err := spec.Open(cmd.File)
+		if opened == nil {
 			return nil, err
 		}
+		exp = opened
 	}
 	flags := spec.Flags{
 		URL: cmd.URL, API: cmd.API, Model: cmd.Model, Rate: cmd.Rate, For: cmd.For, Requests: cmd.Requests, WarmUp: cmd.WarmUp,
@@ -81,19 +83,27 @@ func (cmd runCmd) experiment() (*spec.Experiment, error) {
 	if err := flags.Apply(exp); err != nil {
 		return nil, err
 	}
-	for _, kv := range cmd.Set {
-		key, value, ok := strings.Cut(kv, "=")
-		if !ok {
-			return nil, fmt.Errorf("--set %s: want path.to.key=value", kv)
-		}
-		if err := exp.Set(key, value); err != nil {
-			return nil, err
-		}
+	if err := setKeys(exp, cmd.Set); err != nil {
+		return nil, err
 	}
 	if err := exp.Finish(); err != nil {
 		return nil, err
 	}
 	return exp, nil
+}
+
+// setKeys applies every --set.
+func setKeys(exp *spec.Experiment, set []string) error {
+	for _, kv := range set {
+		key, value, ok := strings.Cut(kv, "=")
+		if !ok {
+			return fmt.Errorf("--set %s: want path.to.key=value", kv)
+		}
+		if err := exp.Set(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (cmd runCmd) showing() showing {

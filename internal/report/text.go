@@ -189,12 +189,26 @@ func (t *text) latency(s *analysis.Summary) {
 	}
 }
 
-// figures makes table rows, leaving out what has no value and what repeats TTFT.
+// sameAs tells a first answer that is the first output: nothing reasoned.
+func sameAs(rows []latencyRow, name string, of func(*analysis.Figure) *analysis.Distribution) bool {
+	if name != "first answer" {
+		return false
+	}
+	for _, r := range rows {
+		if a, b := of(r.f).P50.Value, of(rows[0].f).P50.Value; r.name == name && a != nil && b != nil {
+			return *a == *b && of(r.f).N == of(rows[0].f).N
+		}
+	}
+	return false
+}
+
+// figures makes table rows, leaving out what has no value, what never was above
+// zero, and a first answer that repeats TTFT.
 func figures(rows []latencyRow, of func(*analysis.Figure) *analysis.Distribution) [][]string {
 	var out [][]string
 	for _, r := range rows {
 		d := of(r.f)
-		if d.N == 0 {
+		if d.N == 0 || d.Max != nil && *d.Max == 0 || sameAs(rows, r.name, of) {
 			continue
 		}
 		out = append(out, []string{r.name, unit.Number(float64(d.N)), quantile(d.P50), quantile(d.P90), quantile(d.P99), secondsOr(d.Max)})
@@ -367,6 +381,9 @@ func (t *text) table(rows [][]string) {
 const none = "—"
 
 func seconds(s float64) string {
+	if s == 0 {
+		return "0"
+	}
 	return unit.Duration(time.Duration(math.Round(s * 1e9)))
 }
 
@@ -420,14 +437,21 @@ func interval(low, high *float64, show func(float64) string) string {
 	return " [" + end(low) + ", " + end(high) + "]"
 }
 
-// quantile writes a value with its interval; ">" marks a lower bound.
+// quantile writes a value with its interval, all in the value's unit; ">" marks
+// a lower bound.
 func quantile(q analysis.Quantile) string {
 	if q.Value == nil {
 		return none
 	}
 	v := seconds(*q.Value)
+	_, name, ok := strings.Cut(v, " ")
+	scale := map[string]float64{"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1}[name]
+	show := func(x float64) string { return unit.Number(x * scale) }
+	if !ok || scale == 0 { // 2m30s
+		show = seconds
+	}
 	if q.Censored {
 		v = "> " + v
 	}
-	return v + interval(q.Low, q.High, seconds)
+	return v + interval(q.Low, q.High, show)
 }

@@ -1,0 +1,107 @@
+package experiment
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/trueload/trueload/internal/analysis"
+)
+
+// host reads what the machine says of this process, so that a run can tell when
+// the generator itself was the bottleneck.
+type host struct {
+	wall       time.Time
+	cpu        time.Duration // user and system time of this process
+	steal, all float64       // clock ticks of the whole machine
+	throttled  time.Duration // by the cgroup's CPU limit
+	gcs        int64
+}
+
+func readHost() host {
+	h := host{wall: time.Now(), cpu: processCPU()}
+	h.steal, h.all = parseStat(readSmall("/proc/stat"))
+	h.throttled = parseThrottled(readSmall("/sys/fs/cgroup/cpu.stat"))
+	var gc debug.GCStats
+	debug.ReadGCStats(&gc)
+	h.gcs = gc.NumGC
+	return h
+}
+
+// since fills in the generator's figures for the time between h and now.
+func (h host) since(g *analysis.Generator) {
+	n := readHost()
+	elapsed := n.wall.Sub(h.wall).Seconds()
+	if elapsed <= 0 {
+		return
+	}
+	share := (n.cpu - h.cpu).Seconds() / elapsed / float64(runtime.NumCPU())
+	g.CPUShare = &share
+	if n.all > h.all {
+		steal := (n.steal - h.steal) / (n.all - h.all)
+		g.Steal = &steal
+	}
+	if n.throttled >= 0 && h.throttled >= 0 {
+		t := (n.throttled - h.throttled).Seconds()
+		g.Throttled = &t
+	}
+	pause := 0.0
+	var gc debug.GCStats
+	debug.ReadGCStats(&gc)
+	for i, p := range gc.Pause { // most recent first
+		if int64(i) >= gc.NumGC-h.gcs {
+			break
+		}
+		pause = max(pause, p.Seconds())
+	}
+	g.GCPauseMax = &pause
+	if entries, err := os.ReadDir("/proc/self/fd"); err == nil {
+		n := int64(len(entries))
+		g.OpenFiles = &n
+	}
+}
+
+// readSmall returns a small file's content, or nothing where there is none.
+func readSmall(path string) []byte {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) > 1<<20 {
+		return nil
+	}
+	return b
+}
+
+// parseStat reads the first line of /proc/stat: ticks stolen by the hypervisor,
+// and all of them (proc_stat(5); guest time is part of user time).
+func parseStat(b []byte) (steal, all float64) {
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	f := strings.Fields(string(line))
+	if len(f) < 9 || f[0] != "cpu" {
+		return 0, 0
+	}
+	for i, s := range f[1:9] {
+		v, _ := strconv.ParseFloat(s, 64)
+		all += v
+		if i == 7 {
+			steal = v
+		}
+	}
+	return steal, all
+}
+
+// parseThrottled reads how long a cgroup v2 CPU limit held this process back;
+// -1 where it does not say.
+func parseThrottled(b []byte) time.Duration {
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "throttled_usec "); ok {
+			us, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			if err == nil {
+				return time.Duration(us) * time.Microsecond
+			}
+		}
+	}
+	return -1
+}

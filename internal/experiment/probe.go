@@ -1,0 +1,141 @@
+package experiment
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/trueload/trueload/internal/analysis"
+	"github.com/trueload/trueload/internal/protocol"
+	"github.com/trueload/trueload/internal/spec"
+	"github.com/trueload/trueload/internal/unit"
+	"github.com/trueload/trueload/internal/wire"
+)
+
+// Probe asks a target what can be measured of it. Nothing is written.
+func Probe(ctx context.Context, exp *spec.Experiment, opt Options) (*protocol.ProbeReport, error) {
+	if opt.Lookup == nil {
+		opt.Lookup = os.LookupEnv
+	}
+	target, err := exp.Target.Resolve(opt.Lookup)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := newWire(exp, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	client, err := protocol.New(requestConfig(exp, target, newSalt()), conn, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := client.Probe(ctx)
+	return &r, nil
+}
+
+// probeTarget probes before a run and lets the requests follow what was found:
+// the dialect, the model, what is refused. A target that cannot be measured
+// (no connection, or the probe's prompt was answered by a client error) ends the
+// run before it begins; one that is only busy or failing does not.
+func probeTarget(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment, conn *wire.Client, man *Manifest) (f findings) {
+	man.Target = TargetFacts{URL: bareURL(cfg.BaseURL), API: string(cfg.API), Model: cfg.Model, TemplateTokens: -1}
+	client, err := protocol.New(*cfg, conn, nil)
+	if err != nil {
+		f.add("target", analysis.Error, err.Error(), "correct target in the experiment file")
+		return f
+	}
+	r := client.Probe(ctx)
+	man.Target.Dialect, man.Target.EngineVersion, man.Target.MaxModelLen = string(r.Dialect), r.Version, max(r.MaxModelLen, 0)
+	man.Target.TemplateTokens = r.TemplateTokens
+	cfg.Dialect = r.Dialect
+	if cfg.Model == "" {
+		cfg.Model, man.Target.Model = r.Model, r.Model
+	}
+	cfg.NoUsage = r.RefusesUsage
+	cfg.FreeLength = cfg.FreeLength || r.RefusesForcing
+	cfg.EventUsage = r.EventUsage
+	switch {
+	case !r.Reached:
+		f.add("target-unreached", analysis.Error, r.Error, "check target.url; trueload probe "+man.Target.URL+" says more")
+	case !r.Answered:
+		f.add("target-refused", analysis.Error, "the probe's prompt got no good answer: "+r.AnswerError, "trueload probe "+man.Target.URL+" says more")
+		// A server that is overloaded or broken is still one to measure.
+		f.reached = !clientError(r.AnswerError)
+	default:
+		f.reached = true
+		for _, a := range r.Advice {
+			f.add("probe", analysis.Note, a, "")
+		}
+	}
+	return f
+}
+
+// clientError tells an answer that every request would get.
+func clientError(message string) bool {
+	for _, s := range []string{"400", "401", "403", "404", "405", "422"} {
+		if strings.HasPrefix(message, s) || strings.Contains(message, "HTTP "+s) {
+			return true
+		}
+	}
+	return false
+}
+
+// bareURL is a URL without credentials or query.
+func bareURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "?"
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}
+
+// WriteProbe writes a probe's report for a terminal.
+func WriteProbe(w io.Writer, r *protocol.ProbeReport) error {
+	yes := func(ok bool) string {
+		if ok {
+			return "yes"
+		}
+		return "no"
+	}
+	rows := [][2]string{{"reached", yes(r.Reached)}}
+	add := func(k, format string, args ...any) { rows = append(rows, [2]string{k, fmt.Sprintf(format, args...)}) }
+	if r.Reached {
+		engine := string(r.Dialect)
+		if engine == "" {
+			engine = "unknown"
+		}
+		add("engine", "%s %s (%s)", engine, r.Version, strings.Join(r.Evidence, "; "))
+		add("model", "%s", r.Model)
+		if r.MaxModelLen > 0 {
+			add("longest sequence", "%d tokens", r.MaxModelLen)
+		}
+		add("answers", "%s %s", yes(r.Answered), r.AnswerError)
+	}
+	if r.Answered {
+		add("streams", "%s; headers %s and first output %s after the request", yes(r.Streams), unit.Duration(r.HeadersAfter), unit.Duration(r.FirstOutputAfter))
+		add("counts tokens", "%s; on every event: %s; cached ones: %s", yes(r.Usage), yes(r.EventUsage), yes(r.CachedTokens))
+		add("forces lengths", "%s; asked %d, got %d", yes(r.ForcesLength), r.LengthAsked, r.LengthGot)
+		if r.TemplateTokens >= 0 {
+			add("chat template", "%d tokens around a prompt; %.3g tokens for a word", r.TemplateTokens, r.TokensPerWord)
+		}
+		if r.CacheHit >= 0 {
+			add("warm prefix", "%d cached tokens when the same prompt came again", r.CacheHit)
+		}
+	}
+	for _, row := range rows {
+		if _, err := fmt.Fprintf(w, "%-17s %s\n", row[0], strings.TrimSpace(row[1])); err != nil {
+			return err
+		}
+	}
+	for _, a := range r.Advice {
+		if _, err := fmt.Fprintf(w, "  → %s\n", a); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,393 @@
+// Package experiment holds the procedures that users start: Run takes an
+// experiment to a result directory, Probe says what can be measured of a
+// target, Summarize makes a result's summary again. They are functions with
+// local variables that read from top to bottom; what they join knows nothing of
+// each other.
+package experiment
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/trueload/trueload/internal/analysis"
+	"github.com/trueload/trueload/internal/loadgen"
+	"github.com/trueload/trueload/internal/plan"
+	"github.com/trueload/trueload/internal/protocol"
+	"github.com/trueload/trueload/internal/record"
+	"github.com/trueload/trueload/internal/spec"
+	"github.com/trueload/trueload/internal/store"
+	"github.com/trueload/trueload/internal/unit"
+	"github.com/trueload/trueload/internal/wire"
+	"github.com/trueload/trueload/internal/workload"
+)
+
+// Options are what a run needs beside its experiment. The zero value writes to
+// a new directory in the working directory and shows nothing.
+type Options struct {
+	// Dir is the result directory; empty: trueload-<name or time>.
+	Dir string
+	// Version is the tool's own, for the manifest.
+	Version string
+	// Log takes messages and the progress of the run; nil: nowhere. Terminal says
+	// that it is one, so that the progress is one line that is rewritten.
+	Log      io.Writer
+	Terminal bool
+	// Stop ends the sending when it is closed: the first Ctrl-C. The context's
+	// end is the second: everything stops now.
+	Stop <-chan struct{}
+	// Lookup finds environment variables; nil: os.LookupEnv.
+	Lookup func(string) (string, bool)
+	// Simulated marks a target that is a simulated engine.
+	Simulated bool
+
+	// Dial connects in place of the network, and Virtual paces by ordinary
+	// timers: for whole runs in a test bubble.
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	Virtual bool
+}
+
+// Result is what Run leaves behind.
+type Result struct {
+	Dir     string
+	Summary *analysis.Summary
+	// End says why the load ended.
+	End loadgen.EndReason
+}
+
+// Nothing tells that nothing could be measured: not one request was ok.
+func (r *Result) Nothing() bool { return r.Summary.Counts.OK == 0 }
+
+// Manifest says what ran where. It is written when a run begins and again when
+// it ends.
+type Manifest struct {
+	Tool          string            `json:"tool"`
+	Version       string            `json:"version"`
+	Go            string            `json:"go"`
+	OS            string            `json:"os"`
+	Arch          string            `json:"arch"`
+	CPUs          int               `json:"cpus"`
+	FileLimit     int               `json:"file_limit"` // open files this process may have; 0: unknown
+	ID            string            `json:"id"`
+	Name          string            `json:"name"`
+	StartedAt     time.Time         `json:"started_at"` // the run's offset 0, wall clock
+	Seed          uint64            `json:"seed"`
+	Salt          string            `json:"salt"`
+	PlanHash      string            `json:"plan_hash"` // empty until the whole plan was read
+	Phases        []plan.Phase      `json:"phases"`
+	Closed        bool              `json:"closed_loop"`
+	Simulated     bool              `json:"simulated"`
+	Synthetic     bool              `json:"synthetic"`
+	NotReproduced []string          `json:"not_reproduced"`
+	Labels        map[string]string `json:"labels,omitempty"`
+	Target        TargetFacts       `json:"target"`
+	// Written when the run ended:
+	End        loadgen.EndReason  `json:"end"`
+	Planned    int64              `json:"planned_turns"`
+	Generator  analysis.Generator `json:"generator"`
+	Prefix     *analysis.Prefix   `json:"prefix"`
+	Connection wire.Stats         `json:"connections"`
+	Findings   []analysis.Finding `json:"findings"` // beside those that the records show
+}
+
+// TargetFacts are what the target said of itself.
+type TargetFacts struct {
+	URL            string `json:"url"` // without credentials
+	API            string `json:"api"`
+	Model          string `json:"model"`
+	Dialect        string `json:"dialect"`
+	EngineVersion  string `json:"engine_version"`
+	MaxModelLen    int    `json:"max_model_len"`   // 0: it does not say
+	TemplateTokens int    `json:"template_tokens"` // what the chat template adds; -1: unknown
+}
+
+// tailPhase is the name of the plan's last phase, which keeps the load on.
+const tailPhase = "tail"
+
+// Run takes one experiment to a result directory. An error means that nothing
+// was sent: a file is missing, a directory is in the way. Whatever the target
+// does is in the result.
+func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error) {
+	if opt.Lookup == nil {
+		opt.Lookup = os.LookupEnv
+	}
+	if opt.Log == nil {
+		opt.Log = io.Discard
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(opt.Log, format+"\n", args...) }
+	fileLimit := raiseFileLimit()
+
+	target, err := exp.Target.Resolve(opt.Lookup)
+	if err != nil {
+		return nil, err
+	}
+	work, err := workload.New(exp, "")
+	if err != nil {
+		return nil, err
+	}
+	defer work.Close()
+	conn, err := newWire(exp, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+
+	salt := exp.Salt
+	if salt == "" {
+		salt = newSalt()
+	}
+	started := time.Now().UTC()
+	man := Manifest{
+		Tool: "trueload", Version: opt.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		CPUs: runtime.NumCPU(), FileLimit: fileLimit,
+		ID: started.Format("20060102-150405") + "-" + salt, Name: exp.Name, StartedAt: started,
+		Seed: exp.Seed, Salt: salt, Phases: work.Phases(), Closed: exp.Load.Closed != nil,
+		Simulated: opt.Simulated, Labels: exp.Labels,
+		Synthetic: len(work.Facts().Synthetic) > 0, NotReproduced: append(work.Facts().Synthetic, work.Facts().NotReproduced...),
+	}
+	dir := opt.Dir
+	if dir == "" {
+		name := exp.Name
+		if name == "" {
+			name = started.Format("20060102-150405")
+		}
+		dir = "trueload-" + name
+	}
+	text, err := exp.Marshal(dir)
+	if err != nil {
+		return nil, err
+	}
+	out, err := store.Create(dir, text, man)
+	if err != nil {
+		return nil, err
+	}
+
+	// The probe learns what the requests must look like; nothing of it is measured.
+	cfg := requestConfig(exp, target, salt)
+	found := probeTarget(ctx, &cfg, exp, conn, &man)
+	for _, f := range found.findings {
+		say("%s: %s", f.Severity, f.Message)
+	}
+	sum, err := newSummarizer(exp, &man)
+	if err != nil {
+		return nil, err
+	}
+	prefix := newPrefixMeter(work.Phases())
+	before := readHost()
+	var sent loadgen.Result
+	if found.reached {
+		renderer := work.Renderer(workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)})
+		cfg.Zero = conn.Clock().Now() + loadgen.LeadIn
+		man.StartedAt = conn.Clock().Start().Add(cfg.Zero).UTC()
+		client, err := protocol.New(cfg, conn, renderer)
+		if err != nil {
+			return nil, err
+		}
+		say("%s", announce(exp, work, &man, dir))
+		sent, err = send(ctx, sending{exp: exp, opt: opt, work: work, conn: conn, client: client, zero: cfg.Zero, out: out, sum: sum, prefix: prefix})
+		if err != nil {
+			found.add("run-error", analysis.Error, err.Error(), "what was measured before it is kept")
+		}
+		if n := renderer.Floored(); n > 0 {
+			found.add("input-floor", analysis.Note, fmt.Sprintf("%d prompts were asked to be shorter than the salt, the prefix and the chat template (%d tokens) allow", n, man.Target.TemplateTokens), "raise the shortest input_tokens, or read the input lengths as delivered")
+		}
+	}
+	before.since(&man.Generator)
+	man.End, man.Planned = sent.End, sent.Planned
+	if sent.PlanRead {
+		man.PlanHash = sent.PlanHash
+	}
+	man.Connection = conn.Stats()
+	man.Generator.Retransmits = &man.Connection.Retransmits
+	man.Prefix = prefix.figures(man.Target.TemplateTokens, exp.Salt == "")
+	man.Findings = found.findings
+
+	s := summarize(sum, exp, &man)
+	err = errors.Join(WriteSummary(out, s), out.WriteJSON(store.ManifestName, man), out.Finish())
+	if err != nil {
+		// The figures are whole; only their files are not.
+		s.Findings = append(s.Findings, analysis.Finding{Rule: "result-incomplete", Severity: analysis.Error, Message: err.Error(), Remedy: "make room and read what was kept: trueload report " + dir})
+	}
+	return &Result{Dir: dir, Summary: s, End: sent.End}, nil
+}
+
+// findings collects what the run itself has to say, beside what its records do.
+type findings struct {
+	reached  bool // the target answered
+	findings []analysis.Finding
+}
+
+func (f *findings) add(rule string, sev analysis.Severity, message, remedy string) {
+	f.findings = append(f.findings, analysis.Finding{Rule: rule, Severity: sev, Message: message, Remedy: remedy})
+}
+
+// sending is what send needs.
+type sending struct {
+	exp    *spec.Experiment
+	opt    Options
+	work   *workload.Workload
+	conn   *wire.Client
+	client *protocol.Client
+	zero   time.Duration // the clock's reading at the run's start
+	out    *store.Writer
+	sum    *analysis.Summarizer
+	prefix *prefixMeter
+}
+
+// send sends the plan and keeps its records, until the plan's end, an
+// interrupt, or a result directory that takes no more.
+func send(ctx context.Context, in sending) (loadgen.Result, error) {
+	now := func() time.Duration { return in.conn.Clock().Now() - in.zero }
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	var progress loadgen.Progress
+	var wg sync.WaitGroup
+	wg.Go(func() { show(in.opt.Log, in.opt.Terminal, now, in.work.Phases(), &progress, done) })
+	wg.Go(func() {
+		defer close(stop)
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-in.opt.Stop:
+				return
+			case <-tick.C:
+				in.out.Beat(now())
+				if in.out.Err() != nil {
+					return
+				}
+			}
+		}
+	})
+	opt := loadgen.Options{
+		Phases:      in.work.Phases(),
+		MaxInFlight: in.exp.Load.MaxInFlight.N,
+		Shed:        in.exp.Load.MaxInFlight.Policy == "shed",
+		Timeout:     in.exp.Target.Timeout,
+		Drain:       in.exp.Load.Drain,
+		Now:         now,
+		Progress:    &progress,
+		Stop:        stop,
+		Record: func(r *record.Record) {
+			if in.exp.Target.Connections == string(protocol.PerSession) && r.LastTurn {
+				in.conn.EndSession(protocol.SessionKey(r.ID.Session))
+			}
+			in.sum.Add(r)
+			in.out.Record(r)
+		},
+	}
+	if in.opt.Virtual {
+		opt.Pacer = loadgen.NewVirtualPacer(now)
+	}
+	if c := in.exp.Load.Closed; c != nil {
+		opt.Clients = c.Clients
+	}
+	res, err := loadgen.Run(ctx, &noted{in.work.Source(), in.out, in.prefix}, in.client.Prepare, opt)
+	close(done)
+	wg.Wait()
+	if werr := in.out.Err(); werr != nil {
+		err = errors.Join(err, fmt.Errorf("the run was stopped: %w", werr))
+	}
+	return res, err
+}
+
+// noted is a source whose sessions are noted in the result as they are taken.
+type noted struct {
+	plan.Source
+	out    *store.Writer
+	prefix *prefixMeter
+}
+
+func (n *noted) Next() (*plan.Session, error) {
+	s, err := n.Source.Next()
+	if err == nil {
+		n.prefix.add(s)
+		n.out.Session(s)
+	}
+	return s, err
+}
+
+// newWire returns the client that all requests go through.
+func newWire(exp *spec.Experiment, opt Options) (*wire.Client, error) {
+	tlsConfig, err := tlsConfig(exp)
+	if err != nil {
+		return nil, err
+	}
+	return wire.NewClient(wire.Options{Dial: opt.Dial, TLS: tlsConfig, Insecure: exp.Target.TLS.Insecure}), nil
+}
+
+func tlsConfig(exp *spec.Experiment) (*tls.Config, error) {
+	name := exp.Target.TLS.CA
+	if name == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(exp.Path(name))
+	if err != nil {
+		return nil, fmt.Errorf("target.tls.ca: %w", err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("target.tls.ca: %s holds no PEM certificate", name)
+	}
+	return &tls.Config{RootCAs: pool}, nil
+}
+
+// requestConfig says what requests look like before the target was probed.
+func requestConfig(exp *spec.Experiment, target spec.Resolved, salt string) protocol.Config {
+	header := http.Header{}
+	for name, value := range target.Headers {
+		header.Set(name, value)
+	}
+	t := &exp.Target
+	cfg := protocol.Config{
+		BaseURL: target.URL, API: protocol.API(t.API), Model: t.Model, Header: header, Body: t.Body,
+		Whole: !t.Stream, FreeLength: t.ForceLength == "off",
+		Connections: protocol.Connections(t.Connections), Salt: salt,
+	}
+	for _, c := range exp.Workload.Classes {
+		cfg.PromptIDs = cfg.PromptIDs || c.Text.Random == "token_ids"
+	}
+	if tr := exp.Workload.Trace; tr != nil {
+		cfg.PromptIDs = tr.Text.Random == "token_ids"
+	}
+	return cfg
+}
+
+// newSalt is eight hex digits that no other run has.
+func newSalt() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// announce says what is about to be sent.
+func announce(exp *spec.Experiment, work *workload.Workload, man *Manifest, dir string) string {
+	f := work.Facts()
+	end := time.Duration(0)
+	for _, p := range work.Phases() {
+		if p.Name != tailPhase {
+			end = max(end, p.End)
+		}
+	}
+	what := fmt.Sprintf("%s (%s)", man.Target.Model, man.Target.URL)
+	if f.Sessions < 0 {
+		return fmt.Sprintf("closed loop of %d clients against %s for %s, into %s", exp.Load.Closed.Clients, what, unit.Duration(end), dir)
+	}
+	return fmt.Sprintf("about %s sessions (%s turns) measured against %s in %s, into %s", unit.Number(f.Sessions), unit.Number(f.Turns), what, unit.Duration(end), dir)
+}

@@ -1,0 +1,199 @@
+package experiment
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/trueload/trueload/internal/analysis"
+	"github.com/trueload/trueload/internal/plan"
+	"github.com/trueload/trueload/internal/record"
+	"github.com/trueload/trueload/internal/report"
+	"github.com/trueload/trueload/internal/spec"
+	"github.com/trueload/trueload/internal/stats"
+	"github.com/trueload/trueload/internal/store"
+)
+
+// Summarize makes the summary of a result directory again from its records:
+// for a run that was cut short, or to judge an old one by another SLO (nil: its
+// own).
+func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
+	var man Manifest
+	if err := res.ReadJSON(store.ManifestName, &man); err != nil {
+		return nil, err
+	}
+	text, err := res.ReadFile(store.ExperimentName)
+	if err != nil {
+		return nil, err
+	}
+	exp, err := spec.Parse(store.ExperimentName, text)
+	if err != nil {
+		return nil, err
+	}
+	if slo != nil {
+		exp.SLO = *slo
+	}
+	if res.CutShort {
+		man.Findings = append(man.Findings, analysis.Finding{
+			Rule: "cut-short", Severity: analysis.Error,
+			Message: "the run did not end by itself: this is what was measured up to its last second, and what was in flight then is unfinished",
+			Remedy:  "run it again for figures of the whole window",
+		})
+	}
+	sum, err := newSummarizer(exp, &man)
+	if err != nil {
+		return nil, err
+	}
+	if err := res.Records(func(r *record.Record) error { sum.Add(r); return nil }); err != nil {
+		return nil, err
+	}
+	return summarize(sum, exp, &man), nil
+}
+
+func newSummarizer(exp *spec.Experiment, man *Manifest) (*analysis.Summarizer, error) {
+	return analysis.New(analysis.Options{
+		Phases: man.Phases, SLO: objectives(exp), ClosedLoop: man.Closed,
+	})
+}
+
+// summarize adds to the records' figures what only the run knows.
+func summarize(sum *analysis.Summarizer, exp *spec.Experiment, man *Manifest) *analysis.Summary {
+	sum.Know(analysis.Facts{
+		Run: analysis.RunFacts{
+			ID: man.ID, Name: man.Name, StartedAt: man.StartedAt.Format(time.RFC3339Nano), PlanHash: man.PlanHash, Seed: man.Seed, Salt: man.Salt,
+			Synthetic: man.Synthetic, NotReproduced: man.NotReproduced, Labels: man.Labels,
+		},
+		Planned: analysis.Planned{Turns: man.Planned}, Generator: man.Generator, Prefix: man.Prefix,
+	})
+	s := sum.Summary()
+	if p := s.Prefix; p != nil {
+		// Observed by the server's own word. Servers leave the field out where
+		// nothing was cached, so once any answer had it, absent means none.
+		if c, in := s.Tokens.Cached.Delivered, s.Tokens.Input.Delivered; c != nil && c.N > 0 && in != nil && in.Total > 0 {
+			share := float64(c.Total) / float64(in.Total)
+			p.ObservedUsage = &share
+		}
+	}
+	s.Findings = append(man.Findings, s.Findings...)
+	return s
+}
+
+// objectives translates the experiment's SLO.
+func objectives(exp *spec.Experiment) analysis.SLO {
+	of := func(s *spec.SLO) (out []analysis.Objective) {
+		for name, o := range s.Objectives() {
+			if o.Limit > 0 {
+				out = append(out, analysis.Objective{Figure: name, Limit: o.Limit})
+			}
+			for _, q := range o.Quantiles {
+				out = append(out, analysis.Objective{Figure: name, Quantile: stats.Permille(math.Round(q.P * 1000)), Limit: q.Limit})
+			}
+		}
+		return out
+	}
+	slo := analysis.SLO{Objectives: of(&exp.SLO), Attainment: float64(exp.SLO.Attainment), Classes: map[string][]analysis.Objective{}}
+	for i := range exp.Workload.Classes {
+		if c := &exp.Workload.Classes[i]; len(of(&c.SLO)) > 0 {
+			slo.Classes[c.Name] = of(&c.SLO)
+		}
+	}
+	return slo
+}
+
+// files takes the files of a result directory.
+type files interface {
+	WriteFile(name string, b []byte) error
+}
+
+// WriteSummary writes every form of a summary that a result directory holds.
+func WriteSummary(out files, s *analysis.Summary) error {
+	for _, f := range []struct {
+		name  string
+		write func(io.Writer, *analysis.Summary) error
+	}{
+		{store.SummaryName, report.JSON}, {store.MarkdownName, report.Markdown}, {store.HTMLName, report.HTML},
+		{store.FindingsName, report.FindingsJSON},
+	} {
+		var b bytes.Buffer
+		if err := f.write(&b, s); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if err := out.WriteFile(f.name, b.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prefixMeter counts how much of the plan's prompts an engine could skip, at an
+// infinite cache, as its sessions go by.
+type prefixMeter struct {
+	phases []plan.Phase
+	blocks *plan.BlockCache
+	seen   map[prefixKey]bool
+	traced bool // prompts name their blocks
+	live   bool // later turns carry replies that no plan knows
+
+	skippable, tokens int64 // of measured turns without blocks
+}
+
+type prefixKey struct {
+	id      uint64
+	measure bool // the warm-up has a salt of its own, and so its own cache
+}
+
+// engineBlock is the block size that planned reuse assumes where a trace has no
+// blocks of its own: vLLM's default.
+const engineBlock = 16
+
+func newPrefixMeter(phases []plan.Phase) *prefixMeter {
+	return &prefixMeter{phases: phases, blocks: plan.NewBlockCache(0), seen: map[prefixKey]bool{}}
+}
+
+func (m *prefixMeter) add(s *plan.Session) {
+	ph, _ := plan.PhaseAt(m.phases, s.Scheduled)
+	if s.Scheduled != plan.Unset && !ph.Measured {
+		return
+	}
+	m.live = m.live || len(s.Turns)+len(s.History) > 1 && !s.Scripted
+	for i := range s.Turns {
+		t := &s.Turns[i]
+		p := &t.Prompt
+		if len(p.Blocks) > 0 {
+			m.traced = true
+			m.blocks.Add(p.Blocks, t.InputTokens, p.BlockTokens)
+			continue
+		}
+		m.tokens += int64(t.InputTokens)
+		if p.PrefixTokens > 0 {
+			key := prefixKey{id: p.PrefixID, measure: true}
+			if m.seen[key] {
+				m.skippable += int64(min(p.PrefixTokens, t.InputTokens-1) / engineBlock * engineBlock)
+			}
+			m.seen[key] = true
+		}
+	}
+}
+
+// figures are what is planned; what was observed comes from the records.
+func (m *prefixMeter) figures(templateTokens int, fresh bool) *analysis.Prefix {
+	p := &analysis.Prefix{CacheState: "unknown"}
+	if fresh {
+		p.CacheState = "cold" // a salt that no earlier run had
+	}
+	if templateTokens >= 0 {
+		n := int64(templateTokens)
+		p.TemplateFloorTokens = &n
+	}
+	switch {
+	case m.traced:
+		share := m.blocks.Reuse().Skippable()
+		p.PlannedInfinite = &share
+	case m.tokens > 0 && !m.live:
+		share := float64(m.skippable) / float64(m.tokens)
+		p.PlannedInfinite = &share
+	}
+	return p
+}
