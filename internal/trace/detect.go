@@ -47,6 +47,7 @@ func (r *Reader) refuse(found string) error {
   azure-lmm  the same with NumImages
   burstgpt   CSV with Timestamp, Model, Request tokens, Response tokens
   mooncake   JSON lines with timestamp (ms), input_length, output_length, hash_ids
+  bailian    JSON lines with chat_id, timestamp (s), input_length, output_length, hash_ids
   vidur      CSV with arrived_at, num_prefill_tokens, num_decode_tokens
   lengths    CSV with num_prefill_tokens, num_decode_tokens`, r.info.Path, found)
 }
@@ -107,7 +108,7 @@ func (r *Reader) detectCSV(l line) error {
 const detectTries = 100
 
 func (r *Reader) detectJSON() error {
-	if r.opt.Format != "" && r.opt.Format != Mooncake {
+	if r.opt.Format != "" && r.opt.Format != Mooncake && r.opt.Format != Bailian {
 		return fmt.Errorf("%s: it cannot be read as %s: its lines are JSON objects", r.info.Path, r.opt.Format)
 	}
 	r.parse = (*Reader).parseMooncake
@@ -142,16 +143,21 @@ func (r *Reader) detectJSON() error {
 		}); err != nil {
 			continue
 		}
+		if r.opt.Format == Bailian || r.opt.Format == "" && has["chat_id"] && has["input_length"] {
+			r.info.Format = Bailian
+			r.roots = map[string]string{}
+			if !has["block_size"] {
+				r.info.BlockTokens = bailianBlock
+			}
+		}
 		if r.opt.BlockTokens != 0 {
 			r.info.BlockTokens = r.opt.BlockTokens
 		}
-		if r.opt.Format == Mooncake {
+		if r.opt.Format != "" {
 			r.info.Why = "as asked"
 			return nil
 		}
 		switch {
-		case has["chat_id"], has["parent_chat_id"]:
-			return r.refuse("its rows have chat_id (a Bailian trace: times in seconds, blocks of 16 tokens)")
 		case has["requests"]:
 			return r.refuse("its first line is a whole session with its requests")
 		case has["input_length"] && (has["timestamp"] || has["session_id"]):

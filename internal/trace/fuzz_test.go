@@ -89,7 +89,8 @@ func FuzzBurstGPT(f *testing.F) {
 }
 
 func FuzzMooncake(f *testing.F) {
-	fuzzReader(f, Options{}, head(f, "mooncake_arxiv.jsonl", 3), `{"session_id":"a","delay":1.5,"input_length":3,"output_length":1,"hash_ids":[-1]}`)
+	fuzzReader(f, Options{}, head(f, "mooncake_arxiv.jsonl", 3), `{"session_id":"a","delay":1.5,"input_length":3,"output_length":1,"hash_ids":[-1]}`,
+		`{"chat_id": 1, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 3, "output_length": 1, "hash_ids": [0]}`)
 }
 
 func FuzzLengths(f *testing.F) {

@@ -82,19 +82,31 @@ func value(b []byte, i int) int {
 }
 
 // mooncakeBlock is how many tokens a block id stands for where nothing else is said.
-const mooncakeBlock = 512
+const (
+	mooncakeBlock = 512
+	bailianBlock  = 16
+)
 
-// parseMooncake reads one JSON object. timestamp and delay are milliseconds.
+// parseMooncake reads one JSON object of Mooncake or Bailian. timestamp and
+// delay are milliseconds, or seconds in Bailian.
 func (r *Reader) parseMooncake(text []byte, row *Row) error {
 	var hasTime, hasInput, hasOutput bool
-	idsCol := 0
+	chat, parent := "", ""
+	scale := 6
+	if r.info.Format == Bailian {
+		scale = 9
+	}
+	duration := func(v []byte) (time.Duration, error) {
+		ns, err := parseDecimal(v, scale)
+		return time.Duration(ns), err
+	}
 	err := walkObject(text, func(key, v []byte, col int) error {
 		var err error
 		null := string(v) == "null"
 		switch string(key) {
 		case "timestamp":
 			if !null {
-				row.At, err = milliseconds(v)
+				row.At, err = duration(v)
 				hasTime = true
 			}
 		case "input_length":
@@ -110,13 +122,12 @@ func (r *Reader) parseMooncake(text []byte, row *Row) error {
 		case "hash_ids":
 			if !null {
 				row.Blocks, err = parseIDs(v)
-				idsCol = col
 			}
 		case "session_id":
 			row.Session = asText(v)
 		case "delay":
 			if !null {
-				row.Delay, err = milliseconds(v)
+				row.Delay, err = duration(v)
 				if err == nil && row.Delay < 0 {
 					err = errors.New("below zero")
 				}
@@ -132,6 +143,10 @@ func (r *Reader) parseMooncake(text []byte, row *Row) error {
 			row.Failed = string(v) == "true"
 		case "images":
 			row.Images, err = parseCount(v)
+		case "chat_id":
+			chat = asText(v)
+		case "parent_chat_id":
+			parent = asText(v)
 		case "text_input", "messages", "payload", "tools", "extra", "message_mode", "type", "turn", "priority":
 			// Known, and of no use for shapes.
 		default:
@@ -155,12 +170,25 @@ func (r *Reader) parseMooncake(text []byte, row *Row) error {
 		// A later turn of a session may have its delay instead.
 		return &badRow{field: "timestamp", msg: "missing"}
 	}
-	return r.checkBlocks(row, idsCol)
+	if r.roots != nil && chat != "" {
+		row.Session = r.root(chat, parent)
+	}
+	return r.checkBlocks(row)
 }
 
-func milliseconds(v []byte) (time.Duration, error) {
-	ns, err := parseDecimal(v, 6)
-	return time.Duration(ns), err
+// root returns the first chat of the chain that a Bailian row belongs to, which
+// names its session; a chat whose parent was not met begins one. This holds a
+// short string for every chat.
+func (r *Reader) root(chat, parent string) string {
+	root := chat
+	if parent != "" && parent != "-1" {
+		var ok bool
+		if root, ok = r.roots[parent]; !ok {
+			root = parent
+		}
+	}
+	r.roots[chat] = root
+	return root
 }
 
 // asText is a string's text, or any other value as it is written.
@@ -223,7 +251,7 @@ func parseID(s string) (uint64, error) {
 // gives prompts many times too short or too much shared, and nothing else would
 // tell; so it is an error and no broken row. One id too many is borne and
 // counted: some writers close a prompt that ends with a block by an empty one.
-func (r *Reader) checkBlocks(row *Row, col int) error {
+func (r *Reader) checkBlocks(row *Row) error {
 	n, b := len(row.Blocks), r.info.BlockTokens
 	if n == 0 {
 		return nil

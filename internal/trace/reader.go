@@ -17,7 +17,8 @@ import (
 )
 
 // Reader hands out the rows of one trace in the order of the file. It holds one
-// line at a time. It is not safe for concurrent use.
+// line at a time, and of Bailian the name of every chat. It is not safe for
+// concurrent use.
 type Reader struct {
 	info    Info
 	opt     Options
@@ -30,6 +31,7 @@ type Reader struct {
 	row      Row               // the present one; here so that a row costs no allocation
 	zero     int64             // ns since 1970 of offset 0
 	names    map[string]string // model names seen, so that each is held once
+	roots    map[string]string // of Bailian's chats; see root
 	unknown  map[string]int64  // keys that were not known, and in how many rows
 	surplus  int64             // rows with one block id more than their length needs
 	good     int64

@@ -92,6 +92,14 @@ func TestFormats(t *testing.T) {
 				blocks(row(1, 27482*ms, 1025, 52), 46, 47, 1<<64-1),
 				turn(blocks(row(2, 28000*ms+500*time.Microsecond, 512, 1), 46), "aé", unset),
 				{Line: 3, At: unset, Session: "a", Delay: 1500 * ms, Input: 3, Output: 1, Model: "m"}}},
+		{"Bailian: seconds, chats and their parents, blocks of 16",
+			`{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 17, "output_length": 132, "type": "text", "turn": 1, "hash_ids": [4, 5]}` + "\n" +
+				`{"chat_id": 160, "parent_chat_id": 159, "timestamp": 62.5, "input_length": 676, "output_length": 80, "type": "text", "turn": 2}` + "\n" +
+				`{"chat_id": 161, "parent_chat_id": 160, "timestamp": 63, "input_length": 700, "output_length": 81, "type": "text", "turn": 3}` + "\n" +
+				`{"chat_id": 7, "parent_chat_id": 3, "timestamp": 64, "input_length": 1, "output_length": 1, "type": "text", "turn": 2}`,
+			Bailian, "", []Row{
+				turn(blocks(row(1, 61114*ms, 17, 132), 4, 5), "159", unset), turn(row(2, 62500*ms, 676, 80), "159", unset),
+				turn(row(3, 63*time.Second, 700, 81), "159", unset), turn(row(4, 64*time.Second, 1, 1), "3", unset)}},
 		{"vidur", "arrived_at,num_prefill_tokens,num_decode_tokens\n0.25,374,44\n4.3144579,396,109\n",
 			Vidur, "", []Row{row(2, 250*ms, 374, 44), row(3, 4314457900, 396, 109)}},
 		{"lengths alone", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n74,918,992,0.08\n",
@@ -367,7 +375,7 @@ func TestRefused(t *testing.T) {
 		{"an unknown header says what could be read", "a,b\n1,2\n", Options{}, "Request tokens"},
 		{"a column twice", "TIMESTAMP,ContextTokens,contexttokens,GeneratedTokens\n", Options{}, "f:1:25: the header names the column"},
 		{"conversations", `[{"id":"1"}]`, Options{}, "not a trace"},
-		{"another trace in JSON", `{"chat_id":1,"timestamp":0.5,"input_length":1,"output_length":1}`, Options{}, "Bailian"},
+		{"a whole session as one line", `{"id":"1","requests":[]}`, Options{}, "whole session"},
 		{"text", `{"timestamp":1,"text_input":"hello"}`, Options{}, "carry text"},
 		{"JSON of something else", `{"a":1}`, Options{}, "the keys a"},
 		{"no JSON at all", "{\n{\n", Options{}, "start like JSON and are not"},
@@ -384,7 +392,7 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ParseFormat("azur"); err == nil || !strings.Contains(err.Error(), "azure, azure-lmm, burstgpt, mooncake, vidur, lengths") {
+	if _, err := ParseFormat("azur"); err == nil || !strings.Contains(err.Error(), "azure, azure-lmm, burstgpt, mooncake, bailian, vidur, lengths") {
 		t.Error(err)
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "none"), Options{}); !errors.Is(err, os.ErrNotExist) {

@@ -32,6 +32,9 @@ const (
 	// Mooncake: JSON lines `{"timestamp": ms, "input_length", "output_length",
 	// "hash_ids"}`, also as extended by others (session_id, delay).
 	Mooncake Format = "mooncake"
+	// Bailian: JSON lines of the same keys with chat_id and parent_chat_id, times
+	// in seconds and blocks of 16 tokens.
+	Bailian Format = "bailian"
 	// Vidur: `arrived_at,num_prefill_tokens,num_decode_tokens`.
 	Vidur Format = "vidur"
 	// Lengths: `num_prefill_tokens,num_decode_tokens`, no times.
@@ -39,7 +42,7 @@ const (
 )
 
 // Formats are all formats, as messages list them.
-var Formats = []Format{Azure, AzureLMM, BurstGPT, Mooncake, Vidur, Lengths}
+var Formats = []Format{Azure, AzureLMM, BurstGPT, Mooncake, Bailian, Vidur, Lengths}
 
 // ParseFormat checks a name that a user gave; "" and "auto" mean detection.
 func ParseFormat(s string) (Format, error) {
@@ -110,7 +113,7 @@ type Options struct {
 	// Format overrides detection; empty: detect.
 	Format Format
 	// BlockTokens overrides the format's block size; 0: the format's own (512
-	// for Mooncake). Every row's ids must fit its length, or reading ends with
+	// for Mooncake, 16 for Bailian). Every row's ids must fit its length, or reading ends with
 	// an error that names the row.
 	BlockTokens int
 	// MaxBadShare is the share of broken rows, 0 to 1, above which the trace is
