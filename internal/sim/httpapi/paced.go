@@ -84,7 +84,8 @@ type pacedStream struct {
 	chunk   []byte // the next token's bytes, the stamp at stampAt
 	stampAt int
 	tail    []byte // what follows the last token
-	backlog []byte // what the socket did not take
+	backlog []byte // what the socket did not take; the first out bytes of it have gone since
+	out     int
 	done    chan error
 }
 
@@ -366,7 +367,9 @@ func (s *pacedStream) send(now time.Time) (bool, error) {
 	}
 	stamp := uint64(now.UnixNano())
 	for i := stampDigits - 1; i >= 0; i-- {
-		s.chunk[s.stampAt+i] = byte('0' + stamp%10)
+		if s.chunk[s.stampAt+i] = byte('0' + stamp%10); stamp == 0 {
+			s.chunk[s.stampAt+i] = ' ' // a bubble's clock begins in 2000
+		}
 		stamp /= 10
 	}
 	s.left--
@@ -389,8 +392,10 @@ func (s *pacedStream) send(now time.Time) (bool, error) {
 const backlogLimit = 8 << 20
 
 func (s *pacedStream) flush() error {
-	n, err := s.raw.tryWrite(s.backlog)
-	s.backlog = s.backlog[:copy(s.backlog, s.backlog[n:])]
+	n, err := s.raw.tryWrite(s.backlog[s.out:])
+	if s.out += n; s.out == len(s.backlog) {
+		s.backlog, s.out = s.backlog[:0], 0
+	}
 	if err == nil && len(s.backlog) > backlogLimit {
 		err = errors.New("httpapi: the client does not read")
 	}
