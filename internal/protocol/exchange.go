@@ -97,8 +97,6 @@ func (x *exchange) Data(b []byte, s wire.Stamp) error {
 		}
 		x.body = append(x.body, b...)
 		return nil
-	case unseen: // white space so far
-		return nil
 	}
 
 	if x.drain != nil {
@@ -227,6 +225,9 @@ func (x *exchange) finish(err error, ended bool, end time.Duration, choices int,
 		// The failure, or a [DONE] after which the body would not end.
 		rec.Done = x.settled.At - x.zero
 	}
+	if len(rec.Events) == 0 {
+		rec.Events = nil
+	}
 	x.sources()
 	x.tokens(ended, countTokens)
 	rec.FinishReason = d.reason()
@@ -249,7 +250,7 @@ func (x *exchange) finish(err error, ended bool, end time.Duration, choices int,
 		rec.Outcome, rec.Error = record.Rejected, d.message
 	case d.failed:
 		rec.Outcome, rec.Error = record.StreamError, d.message
-	case ended && err != nil && !(complete && d.done):
+	case ended && err != nil && !complete:
 		// The caller knows why its context ended.
 	case complete && len(rec.Events) > 0:
 		rec.Outcome = record.OK

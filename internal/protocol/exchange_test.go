@@ -32,6 +32,8 @@ type script struct {
 	err     error         // what ends it, instead of its proper end
 	hold    bool          // the body never ends
 
+	timing wire.Timing // its Reused and Reconnects
+
 	// stamp, where not nil, changes the stamp of read i.
 	stamp func(i int, s *wire.Stamp)
 
@@ -44,6 +46,7 @@ func (d *script) clock() time.Duration { return d.now }
 func (d *script) Do(ctx context.Context, req *wire.Request, t *wire.Timing, h wire.Handler) error {
 	d.asked = req
 	t.Connected, t.Sent, t.Written = 1*ms, 2*ms, 3*ms
+	t.Reused, t.Reconnects = d.timing.Reused, d.timing.Reconnects
 	if d.status >= 0 {
 		status := d.status
 		if status == 0 {
@@ -349,6 +352,14 @@ func TestS12_MalformedFrame(t *testing.T) {
 	}
 }
 
+func TestC8_ReconnectsAreCounted(t *testing.T) {
+	rec, _ := exchangeWith(t, &script{reads: sse(hello, stop), timing: wire.Timing{Reused: true, Reconnects: 1}}, Config{})
+	want(t, "outcome", rec.Outcome, record.OK)
+	want(t, "reconnects", rec.Reconnects, 1)
+	want(t, "reused", rec.Reused, true)
+	want(t, "retries", rec.Retries, 0)
+}
+
 func TestC9_UsagePerIndex(t *testing.T) {
 	text := func(i, text string) string {
 		return `{"choices":[{"text":"` + text + `","index":` + i + `,"finish_reason":null}]}`
@@ -512,6 +523,23 @@ func TestWhole(t *testing.T) {
 	}
 }
 
+// White space before the body is not lost on the way to finding out what it is.
+func TestSniff(t *testing.T) {
+	for _, c := range []struct {
+		reads   []read
+		outcome record.Outcome
+	}{
+		{[]read{{ms, "\r"}, {2 * ms, "\n\n"}, {3 * ms, "data: " + hello + "\n\ndata: " + stop + "\n\n"}}, record.OK},
+		{[]read{{ms, " "}, {3 * ms, "data: " + hello + "\n\ndata: " + stop + "\n\n"}}, record.Empty}, // " data" is no field
+		{[]read{{ms, " "}, {2 * ms, "\n"}, {3 * ms, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`}}, record.OK},
+		{[]read{{ms, "\ufeffdata: " + hello + "\n\ndata: " + stop + "\n\n"}}, record.OK},
+		{[]read{{ms, " \n"}}, record.StreamError},
+	} {
+		rec, _ := exchangeWith(t, &script{reads: c.reads}, Config{})
+		want(t, c.reads[len(c.reads)-1].data[:2], rec.Outcome, c.outcome)
+	}
+}
+
 func TestWrongContentType(t *testing.T) {
 	rec, _ := exchangeWith(t, &script{header: http.Header{"Content-Type": {"application/json"}}, reads: sse(hello, stop, done)}, Config{})
 	want(t, "outcome", rec.Outcome, record.OK)
@@ -566,7 +594,7 @@ func TestContextEnded(t *testing.T) {
 	}{
 		{"before any output", nil, record.Pending},
 		{"in mid-stream", sse(hello), record.Pending},
-		{"after the finish reason, usage to come", sse(hello, stop), record.Pending},
+		{"after the finish reason, usage to come", sse(hello, stop), record.OK},
 		{"after an error", sse(hello, `{"error":"boom"}`), record.StreamError},
 		{"after [DONE]", sse(hello, stop, done), record.OK},
 	} {
