@@ -17,14 +17,14 @@ const module = "github.com/trueload/trueload"
 // floors says how high each package stands. Imports only go down.
 var floors = map[string]int{
 	"internal/plan": 0, "internal/record": 0, "internal/stats": 0, "internal/unit": 0,
-	"internal/sim": 0, "internal/corpus": 0, "internal/wire": 0,
+	"internal/sim": 0, "internal/corpus": 0, "internal/wire": 0, "internal/draw": 0,
 
 	"internal/spec": 1, "internal/arrival": 1, "internal/synth": 1, "internal/trace": 1,
 	"internal/protocol": 1, "internal/loadgen": 1, "internal/store": 1, "internal/analysis": 1,
 
-	"internal/workload": 2, "internal/sim/httpapi": 2,
+	"internal/workload": 2, "internal/sim/httpapi": 2, "internal/report": 2,
 
-	"internal/experiment": 3, "internal/report": 3,
+	"internal/experiment": 3,
 
 	"cmd/trueload": 4,
 }
