@@ -127,13 +127,13 @@ func clip(s string, n int) string {
 	if len(s) > 4*n {
 		s = s[:4*n]
 	}
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
-			return -1
+			return ' '
 		}
 		return r
-	}, s)
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	s = strings.Join(strings.Fields(s), " ")
 	if len(s) <= n {
 		return s
 	}

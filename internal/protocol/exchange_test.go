@@ -318,6 +318,7 @@ func TestS11_ErrorStatus(t *testing.T) {
 		{"503 with a date", ``, 503, http.Header{"Retry-After": {"Wed, 21 Oct 2026 07:28:10 GMT"}, "Date": {"Wed, 21 Oct 2026 07:28:00 GMT"}}, record.Rejected, "Service Unavailable", 10 * time.Second},
 		{"a date in the past", `no`, 503, http.Header{"Retry-After": {"Wed, 21 Oct 2020 07:28:10 GMT"}}, record.Rejected, "no", 0},
 		{"text", "upstream\n  connect error\x00", 502, nil, record.HTTPError, "upstream connect error", 0},
+		{"nothing that can be printed", "\x00 \x01", 500, nil, record.HTTPError, "Internal Server Error", 0},
 		{"HTML", "<html><head><title>502 Bad Gateway</title></head>...", 502, nil, record.HTTPError, "HTML: 502 Bad Gateway", 0},
 		{"FastAPI", `{"detail":[{"loc":["body","model"],"msg":"field required"}]}`, 422, nil, record.HTTPError, `field required at ["body","model"]`, 0},
 		{"llama.cpp", `{"error":{"code":400,"message":"too long","type":"exceed_context_size_error","n_ctx":8192}}`, 400, nil, record.HTTPError, "too long", 0},
