@@ -24,6 +24,7 @@ type class struct {
 	turns, think  *synth.Dist // think nil: none
 	meanTurns     float64
 	service       time.Duration // nominal, see nominalService
+	unanswered    int           // output tokens of a turn whose text has no answer
 	pool          *synth.Choice // nil: no prefix
 	text          *corpus.Text  // nil: random words
 	order         []int32       // in which the text's items are used
@@ -73,6 +74,11 @@ func (w *Workload) newClass(s *spec.Class) (*class, error) {
 	if c.pairs == nil && c.text == nil && (c.input == nil || c.output == nil) {
 		return fail("input_tokens and output_tokens", errors.New("random text needs both, or lengths"))
 	}
+	if c.pairs == nil && c.output == nil {
+		if c.unanswered = int(c.textOutput() + 0.5); c.unanswered == 0 {
+			return fail("output_tokens", errors.New("missing: the text has neither answers nor output_tokens"))
+		}
+	}
 	one := 1.0
 	turns := s.Session.Turns
 	if turns == nil {
@@ -121,10 +127,22 @@ func (c *class) meanOutput() float64 {
 	case c.output != nil:
 		return c.output.Mean()
 	}
+	return c.textOutput()
+}
+
+// textOutput is the mean length of the answers in the text, 0 where there are
+// none.
+func (c *class) textOutput() float64 {
+	var sum, n float64
 	for i := range c.text.Len() {
-		sum += float64(c.text.Sizes(i)[0].Output)
+		for _, s := range c.text.Sizes(i) {
+			if s.Output > 0 {
+				sum += float64(s.Output)
+				n++
+			}
+		}
 	}
-	return sum / float64(c.text.Len())
+	return sum / max(n, 1)
 }
 
 // meanTextTurns is the mean over 10,000 sessions (or all items, where fewer) of
@@ -406,8 +424,8 @@ func (d *drawer) draw(k int64, at, timeout time.Duration) *plan.Session {
 			}
 			if c.output != nil {
 				t.OutputTokens = c.output.Count(lengths)
-			} else {
-				t.OutputTokens = max(sizes[i].Output, 1)
+			} else if t.OutputTokens = sizes[i].Output; t.OutputTokens < 1 {
+				t.OutputTokens = c.unanswered
 			}
 		}
 		if hangs != nil && hangs.Uint64()>>11 < c.hangUps {

@@ -71,7 +71,7 @@ func (w *Workload) Renderer(o RenderOptions) *Renderer {
 	for i := range r.salts {
 		for n := range max(o.SaltTokens, 0) {
 			sum := sha256.Sum256(fmt.Appendf(nil, "%d/%d/%s", i, n, o.Salt))
-			r.salts[i] = append(r.salts[i], uint16(binary.LittleEndian.Uint64(sum[:])%uint64(len(corpus.Words()))))
+			r.salts[i] = append(r.salts[i], uint16(binary.LittleEndian.Uint64(sum[:])%uint64(len(words))))
 		}
 	}
 	return r
@@ -122,10 +122,10 @@ func (r *Renderer) Messages(s *plan.Session, t *plan.Turn) ([]protocol.Message, 
 	}
 	n := r.own(t, true)
 	if t.Index > 0 {
-		return []protocol.Message{{Role: "user", Content: string(appendWords(make([]byte, 0, 8*n), t.Prompt.Seed, 0, n))}}, nil
+		return []protocol.Message{{Role: "user", Content: string(appendWords(make([]byte, 0, wordRoom*n+wordRoom), t.Prompt.Seed, 0, n))}}, nil
 	}
 	salt := r.salts[r.salt(s)]
-	b := make([]byte, 0, 8*(n+len(salt)+t.Prompt.PrefixTokens))
+	b := make([]byte, 0, wordRoom*(1+n+len(salt)+t.Prompt.PrefixTokens))
 	for _, w := range salt {
 		b = appendWord(b, int(w))
 	}
@@ -153,7 +153,7 @@ func (r *Renderer) appendOwn(b []byte, s *plan.Session, t *plan.Turn, n int) []b
 		for _, id := range t.Prompt.Blocks {
 			m := min(n, t.Prompt.BlockTokens)
 			lead := min(m, 2)
-			b = appendCount(b, draw.Mix(id^blockText), lead)
+			b = appendCount(b, id+r.order%uint64(len(words)), lead)
 			b = appendWords(b, draw.Mix(id^blockText), lead, m-lead)
 			if n -= m; n == 0 {
 				break
@@ -166,34 +166,39 @@ func (r *Renderer) appendOwn(b []byte, s *plan.Session, t *plan.Turn, n int) []b
 	return appendWords(b, t.Prompt.Seed, lead, n-lead)
 }
 
-// words are the corpus's.
-var words = corpus.Words()
-
-// spaced are the words with their leading space, one after another, and where
-// each begins: one copy a word, and no pointer to follow.
-var (
-	spaced   string
-	spacedAt = func() []uint32 {
-		at := make([]uint32, 0, len(words)+1)
-		var b strings.Builder
-		for _, w := range words {
-			at = append(at, uint32(b.Len()))
-			b.WriteByte(' ')
-			b.WriteString(w)
+// words are the corpus's, each with a space before it, in a slot of one size:
+// two moves of eight bytes write one, whatever its length.
+var words = func() []word {
+	list := corpus.Words()
+	out := make([]word, len(list))
+	for i, w := range list {
+		if 1+len(w) > len(out[i].text) {
+			panic("workload: a word is too long for its slot: " + w)
 		}
-		spaced = b.String()
-		return append(at, uint32(b.Len()))
-	}()
-)
+		out[i].text[0] = ' '
+		copy(out[i].text[1:], w)
+		out[i].size = 1 + len(w)
+	}
+	return out
+}()
+
+type word struct {
+	text [16]byte
+	size int
+}
 
 // appendWord appends word i, with a space before it unless b is empty.
 func appendWord(b []byte, i int) []byte {
-	w := spaced[spacedAt[i]:spacedAt[i+1]]
+	w := &words[i]
 	if len(b) == 0 {
-		w = w[1:]
+		return append(b, w.text[1:w.size]...)
 	}
-	return append(b, w...)
+	n := len(b)
+	return append(b, w.text[:]...)[:n+w.size]
 }
+
+// wordRoom is more than a word takes on average (6.6 bytes).
+const wordRoom = 7
 
 // appendCount appends the first n (at most 2) of the two words that number c,
 // the one that changes with every count first.
@@ -288,7 +293,7 @@ func (r *Renderer) Reply(s *plan.Session, t *plan.Turn) (string, error) {
 		}
 	}
 	n := max(t.OutputTokens, 1)
-	return string(appendWords(make([]byte, 0, 8*n), draw.Mix(t.Prompt.Seed^replyText), 0, n)), nil
+	return string(appendWords(make([]byte, 0, wordRoom*n+wordRoom), draw.Mix(t.Prompt.Seed^replyText), 0, n)), nil
 }
 
 // Token ids are drawn from a range that holds plain text in every vocabulary:

@@ -120,8 +120,8 @@ func TestL3_SplitPlansAreTheSamePlan(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16} {
 		parts := make([][]*plan.Session, n)
 		for k := range n {
-			// Each machine builds the plan itself.
-			for _, s := range read(t, build(t, chat), 0) {
+			// Each machine reads the plan itself.
+			for _, s := range read(t, w, 0) {
 				if int(s.Seq)%n == k {
 					parts[k] = append(parts[k], s)
 				}
@@ -210,6 +210,41 @@ load: {rate: 20/s, phases: [{name: w, requests: 50, measured: false}, {name: m, 
 	if p := w.Phases(); p[1].Start != p[0].End || p[3].End-p[2].Start != 120*time.Second {
 		t.Errorf("phases %+v", p)
 	}
+}
+
+// A curve of the whole load begins with the first measured phase and goes on in
+// the next; the warm-up before it is at its first rate.
+func TestL5_TheLoadsCurve(t *testing.T) {
+	w := build(t, `
+workload: {classes: [{name: a}]}
+load:
+  arrivals: constant
+  rate: {ramp: {from: 0/s, to: 100/s, over: 60s}}
+  drain: 5s
+  phases: [{name: w, for: 20s, measured: false}, {name: m, for: 30s}, {name: n, for: 60s}]
+`)
+	n := map[string]int{}
+	for _, s := range read(t, w, 0) {
+		n[s.Phase]++
+	}
+	// A quarter of the ramp's 3,000, then the rest and 30 s at 100/s.
+	for phase, want := range map[string]int{"w": 0, "m": 750, "n": 2250 + 3000, "tail": 500} {
+		if d := n[phase] - want; d < -1 || d > 1 {
+			t.Errorf("%d sessions in %s, want %d", n[phase], phase, want)
+		}
+	}
+	if p := w.Phases(); p[0].Rate != 0 || math.Abs(p[1].Rate-25) > 1e-9 || math.Abs(p[2].Rate-87.5) > 1e-9 {
+		t.Errorf("phases %+v", p)
+	}
+}
+
+func TestTextWithoutAnswers(t *testing.T) {
+	file := write(t, "p.jsonl", `{"prompt": "a"}`)
+	text := "workload: {classes: [{name: a, text: {jsonl: " + file + "}%s}]}\nload: {rate: 1/s}"
+	if _, err := New(experiment(t, fmt.Sprintf(text, "")), ""); err == nil || !strings.Contains(err.Error(), "class a: output_tokens: missing") {
+		t.Errorf("error %v", err)
+	}
+	build(t, fmt.Sprintf(text, ", output_tokens: 50"))
 }
 
 // The file says what its rate counts, and both rates come out of the facts.
