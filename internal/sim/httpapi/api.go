@@ -410,7 +410,8 @@ func (s *Server) models(w http.ResponseWriter) {
 	writeJSON(w, http.StatusOK, map[string]any{
 		"object": "list",
 		"data": []map[string]any{{
-			"id": s.opt.Model, "object": "model", "created": s.start.Unix(), "owned_by": "trueload-sim",
+			// vllm, since clients tell by this how requests must look.
+			"id": s.opt.Model, "object": "model", "created": s.start.Unix(), "owned_by": "vllm",
 			"root": s.opt.Model, "parent": nil, "max_model_len": s.modelLen(), "permission": []any{},
 		}},
 	})

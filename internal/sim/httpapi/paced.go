@@ -200,7 +200,7 @@ func (p *Paced) serve(c net.Conn) {
 			continue
 		}
 		if tokens < 0 { // a GET that needs no stream
-			body := fmt.Sprintf(`{"object":"list","data":[{"id":%s,"object":"model","owned_by":"trueload-sim"}]}`, quote(p.Model))
+			body := fmt.Sprintf(`{"object":"list","data":[{"id":%s,"object":"model","owned_by":"vllm"}]}`, quote(p.Model))
 			if _, err := fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 				return
 			}
