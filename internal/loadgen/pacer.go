@@ -32,26 +32,23 @@ type timerPacer struct {
 }
 
 func (p *timerPacer) Wait(until time.Duration) {
+	if until == forever {
+		<-p.wake
+		return
+	}
+	t := time.NewTimer(until - p.now())
+	defer t.Stop()
 	for {
-		var due <-chan time.Time
-		if until != forever {
-			d := until - p.now()
-			if d <= 0 {
-				select {
-				case <-p.wake:
-				default:
-				}
-				return
-			}
-			t := time.NewTimer(d)
-			defer t.Stop()
-			due = t.C
-		}
 		select {
 		case <-p.wake:
 			return
-		case <-due:
+		case <-t.C:
 		}
+		d := until - p.now()
+		if d <= 0 {
+			return
+		}
+		t.Reset(d) // the timer and the run's clock need not be the same
 	}
 }
 
