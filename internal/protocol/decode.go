@@ -39,6 +39,7 @@ type decoder struct {
 const (
 	maxText    = 4 << 20 // bytes of collected text of one answer
 	maxChoices = 1024
+	maxReason  = 64 // bytes of a finish reason
 )
 
 // A choice is one of the answer's parallel completions.
@@ -423,6 +424,7 @@ func (d *decoder) settle() delta {
 		c := d.at(p.index)
 		if len(p.reason) > 0 {
 			finished = true
+			p.reason = p.reason[:min(len(p.reason), maxReason)]
 			if c.reason != string(p.reason) {
 				c.reason = string(p.reason)
 			}
@@ -516,7 +518,7 @@ func (d *decoder) eventTokens(c *choice, u counts) int {
 }
 
 func (d *decoder) collect(into *[]byte, text []byte) {
-	if len(*into)+len(text) > maxText {
+	if d.textCut || len(*into)+len(text) > maxText {
 		d.textCut = true
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -209,6 +210,8 @@ func newRedactor(u *url.URL, headers ...http.Header) *redactor {
 			}
 		}
 	}
+	// Longer ones first, or one that begins another would leave its rest.
+	slices.SortFunc(r.secrets, func(a, b string) int { return len(b) - len(a) })
 	return &r
 }
 

@@ -230,7 +230,7 @@ func (x *exchange) finish(err error, ended bool, end time.Duration, choices int,
 	}
 	x.sources()
 	x.tokens(ended, countTokens)
-	rec.FinishReason = d.reason()
+	rec.FinishReason = clip(d.reason(), maxReason)
 
 	complete := d.complete(choices)
 	var connect *wire.ConnectError

@@ -3,6 +3,7 @@ package protocol
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -560,6 +561,26 @@ func TestHugeLine(t *testing.T) {
 	}
 }
 
+func TestBounds(t *testing.T) {
+	var many strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&many, `{"index":%d,"delta":{"content":"x"}},`, i)
+	}
+	rec, _ := exchangeWith(t, &script{reads: sse(`{"choices":[` + strings.TrimSuffix(many.String(), ",") + `]}`)}, Config{})
+	want(t, "too many choices", rec.Error, "the answer has more than 1024 choices (the limit)")
+
+	rec, _ = exchangeWith(t, &script{reads: sse(hello, `{"choices":[{"index":0,"delta":{},"finish_reason":"`+strings.Repeat("é", 1000)+`"}]}`)}, Config{})
+	want(t, "a long finish reason", rec.FinishReason, strings.Repeat("é", 32))
+
+	rec, _ = exchangeWith(t, &script{reads: sse(hello, strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000))}, Config{})
+	want(t, "deep nesting", rec.Outcome, record.StreamError)
+
+	big := `{"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 1<<20) + `"}}]}`
+	rec, reply := exchangeWith(t, &script{reads: sse(big, big, big, big, big, big, stop)}, Config{CountTokens: func(s string) (int, error) { return len(s), nil }})
+	want(t, "a reply beyond its bound is cut", len(reply), maxText)
+	want(t, "and its tokens are not counted from what is left", rec.TokenSource, record.TokensFromEvents)
+}
+
 func TestCut(t *testing.T) {
 	reset := errors.New("read: connection reset by peer")
 	for _, c := range []struct {
@@ -702,7 +723,7 @@ func wantList[T comparable](t testing.TB, what string, got, want []T) {
 
 func TestSecretsStayOut(t *testing.T) {
 	d := &script{status: 401, reads: []read{{ms, `{"error":{"message":"Incorrect API key provided: sk-12345678. Pass user:hunter22 or Bearer sk-12345678."}}`}}}
-	c, err := New(Config{BaseURL: "http://user:hunter22@server?key=abcdef", Header: http.Header{"Authorization": {"Bearer sk-12345678"}}, Now: d.clock}, d, texts{})
+	c, err := New(Config{BaseURL: "http://user:hunter22@server?key=abcdef", Header: http.Header{"Authorization": {"Bearer sk-12345678"}, "X-Short": {"sk-12"}}, Now: d.clock}, d, texts{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -713,7 +734,7 @@ func TestSecretsStayOut(t *testing.T) {
 	}
 	rec := record.New(s, &s.Turns[0])
 	send(context.Background(), rec)
-	for _, secret := range []string{"sk-1234", "hunter22", "abcdef"} {
+	for _, secret := range []string{"sk-1234", "345678", "hunter22", "abcdef"} {
 		if strings.Contains(rec.Error, secret) {
 			t.Errorf("error %q holds %q", rec.Error, secret)
 		}
