@@ -161,7 +161,7 @@ func (p *Paced) Close() PacedReport {
 	return p.Report()
 }
 
-// Report is the report so far.
+// Report is the report so far; under load it may be 10,000 tokens behind.
 func (p *Paced) Report() PacedReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -99,6 +99,8 @@ func TestPacedOnSockets(t *testing.T) {
 	p := &Paced{TTFT: 20 * time.Millisecond, Gap: gap}
 	c := paced(t, p, ln, &http.Transport{DialContext: (&net.Dialer{}).DialContext})
 	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var off []time.Duration // of each stream's span from the schedule's
 	for range streams {
 		wg.Go(func() {
 			resp, err := c.Post("http://"+ln.Addr().String()+"/v1/chat/completions", "application/json", strings.NewReader(fmt.Sprintf(`{"max_tokens":%d}`, tokens)))
@@ -124,16 +126,21 @@ func TestPacedOnSockets(t *testing.T) {
 				t.Errorf("%d stamps", len(stamps))
 				return
 			}
-			// No drift: the span is the schedule's, but for the lateness of its
-			// two ends.
-			if d := time.Duration(stamps[tokens-1]-stamps[0]) - (tokens-1)*gap; d.Abs() > 100*time.Millisecond {
-				t.Errorf("the span is off by %v", d)
-			}
+			mu.Lock()
+			off = append(off, time.Duration(stamps[tokens-1]-stamps[0])-(tokens-1)*gap)
+			mu.Unlock()
 		})
 	}
 	wg.Wait()
 	r := p.Close()
 	t.Logf("%+v", r)
+	// No drift: a span is the schedule's, but for the lateness of its two ends,
+	// which the report bounds however busy the machine is.
+	for _, d := range off {
+		if d.Abs() > r.LateMax+time.Microsecond { // two clocks
+			t.Errorf("a span is off by %v, the largest lateness is %v", d, r.LateMax)
+		}
+	}
 	if r.Tokens != streams*tokens || r.Requests != streams || r.LateMax <= 0 || r.LateP50 > r.LateP99 || r.LateP99 > r.LateMax {
 		t.Errorf("report %+v", r)
 	}
