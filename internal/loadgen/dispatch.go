@@ -79,12 +79,16 @@ func (d *dispatcher) over(ctx context.Context, now time.Duration) EndReason {
 	if d.err = errors.Join(d.err, err); d.err != nil {
 		return EndError
 	}
-	closed := d.opt.Clients > 0
+	// Whether a turn that is due before planEnd may still come up.
+	more := takenPlan > 0 || !eof && readTo < d.planEnd
+	if d.opt.Clients > 0 {
+		more = !eof && len(d.waiting) > 0 && d.waiting[0] < d.planEnd
+	}
 	switch {
 	case eof && taken == 0 && d.open == 0 && len(d.stock) == 0:
 		return EndPlan
 	case now < d.planEnd:
-	case d.measured == 0 && (closed || takenPlan == 0 && (eof || readTo >= d.planEnd)):
+	case d.measured == 0 && !more:
 		return EndMeasured
 	case now-d.planEnd >= d.opt.Drain:
 		return EndDrain
@@ -173,11 +177,9 @@ func (d *dispatcher) accept(t *turn) {
 // begin gives a client that was ready then its next session from the stock.
 func (d *dispatcher) begin(ready time.Duration) {
 	t := d.stock[0]
+	d.stock[0] = nil
 	d.stock = d.stock[1:]
 	d.open++
-	if d.isMeasured(ready) {
-		d.measured-- // was counted as the client's wait; known counts the turn
-	}
 	d.known(t, ready)
 	d.absolute(t.s)
 	if t.ready > ready {
@@ -217,13 +219,10 @@ func (d *dispatcher) act(it item, now time.Duration) {
 	t := it.t
 	switch it.do {
 	case doReady:
-		if d.isMeasured(it.at) {
-			d.measured++
-		}
-		d.waiting = append(d.waiting, it.at)
 		if len(d.stock) > 0 {
-			d.waiting = d.waiting[:len(d.waiting)-1]
 			d.begin(it.at)
+		} else {
+			d.waiting = append(d.waiting, it.at)
 		}
 	case doPrepare:
 		d.prep.push(t, t.due)

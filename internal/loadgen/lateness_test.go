@@ -143,3 +143,22 @@ func TestLateness(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkTurn is the cost of one turn from the source to its record, with a
+// request that ends at once, on the real clock and pacer.
+func BenchmarkTurn(b *testing.B) {
+	b.ReportAllocs()
+	n := int64(b.N)
+	src := &source{at: func(i int64) *plan.Session {
+		if i == n {
+			return nil
+		}
+		return single(i, 0)
+	}}
+	_, err := Run(context.Background(), src, func(*plan.Session, int, []string) (func(context.Context, *record.Record) string, error) {
+		return func(_ context.Context, rec *record.Record) string { rec.Outcome = record.OK; return "" }, nil
+	}, Options{Timeout: time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+}

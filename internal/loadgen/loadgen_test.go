@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,15 +24,15 @@ const (
 // source is a plan.Source from a function: the n-th session, or nil at the end.
 type source struct {
 	at func(n int64) *plan.Session
-	n  int64
+	n  atomic.Int64 // handed out
 }
 
 func (s *source) Next() (*plan.Session, error) {
-	p := s.at(s.n)
+	p := s.at(s.n.Load())
 	if p == nil {
 		return nil, io.EOF
 	}
-	s.n++
+	s.n.Add(1)
 	return p, nil
 }
 

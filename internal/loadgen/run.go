@@ -69,15 +69,15 @@ func planEnd(phases []plan.Phase) time.Duration {
 // source's, Prepare's, or of the options.
 //
 //   - A first turn is due when its session is scheduled; a later one when the
-//     one before it is done plus its think time, or at its own At: at once in a
-//     scripted session (whatever became of the reply before it), no earlier
-//     than the reply it carries in a live one.
+//     one before it is done plus its think time. One with an At of its own is
+//     due then: in a scripted session whatever is still in flight, in a live
+//     one no earlier than the reply it carries.
 //   - A turn is released when its worker runs, so that the machine's own delays
 //     are in its lateness; so is the time by which it was prepared too late.
 //   - Deadlines and hang-ups count from the due time, also while a turn waits
 //     for a slot. A request that finished before its hang-up is what it is.
 //   - After a turn that was anything but ok, or was hung up, what is left of
-//     its session is skipped.
+//     its session is skipped (in strict replay, what is not due by then).
 //   - When the load ends, what is due and unsent, or in flight and cut, is
 //     unfinished; what is due later is not_due. After Stop, requests in flight
 //     may end by themselves until Drain has passed.

@@ -326,15 +326,15 @@ func TestLookaheadIsBounded(t *testing.T) {
 			var read int64
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
-				go func() { time.Sleep(5 * sec); read = src.n; cancel() }()
+				go func() { time.Sleep(5 * sec); read = src.n.Load(); cancel() }()
 				r.do(ctx, src, after(ms), Options{LookaheadTurns: c.turns})
 			})
 			r.check(t)
 			if r.MaxAhead > c.most || r.MaxAhead < c.most/2 {
 				t.Errorf("%d held ahead, want at most %d", r.MaxAhead, c.most)
 			}
-			if read > c.src || src.n > read+10 {
-				t.Errorf("%d sessions read in 5 s, %d in the end, want at most %d", read, src.n, c.src)
+			if read > c.src || src.n.Load() > read+10 {
+				t.Errorf("%d sessions read in 5 s, %d in the end, want at most %d", read, src.n.Load(), c.src)
 			}
 		})
 	}
@@ -517,6 +517,21 @@ func TestAnyPlan(t *testing.T) {
 				t.Fatal(got.err)
 			}
 			got.check(t)
+			// Each turn of a session before the end of the last measured phase.
+			seen := map[plan.TurnID]bool{}
+			for _, rec := range got.recs {
+				seen[rec.ID] = true
+			}
+			for _, s := range l {
+				for _, turn := range s.Turns {
+					if id := (plan.TurnID{Session: s.Seq, Turn: turn.Index}); !closed && got.PlanRead && s.Scheduled < planEnd(opt.Phases) && !seen[id] {
+						t.Errorf("%v has no record", id)
+					}
+				}
+			}
+			if !got.PlanRead && cancel == 0 {
+				t.Error("the plan was not read to its end")
+			}
 			if got.End == EndPlan && got.Planned != turnsOf(l) {
 				t.Errorf("planned %d of %d turns", got.Planned, turnsOf(l))
 			}
