@@ -142,7 +142,7 @@ const leastBins = 10
 
 func dispersion(arrivals []time.Duration, length time.Duration) IDCAt {
 	at := func(width time.Duration) *float64 {
-		if length/width < leastBins {
+		if length/width < leastBins || length/width > longestSeries {
 			return nil
 		}
 		if d := stats.Dispersion(stats.BinCounts(arrivals, 0, length, width)); !math.IsNaN(d) {

@@ -10,8 +10,8 @@ import (
 )
 
 // longestSeries bounds the seconds that are kept apart, for a stamp from a
-// broken file: 45 days.
-const longestSeries = 45 * 24 * 3600
+// broken file: ten days.
+const longestSeries = 10 * 24 * 3600
 
 // seriesCounts counts by whole second of the run.
 type seriesCounts []second

@@ -188,7 +188,8 @@ func TestAttainmentInterval(t *testing.T) {
 		t.Errorf("%v to %v", *a.Low, *a.High)
 	}
 	// Three blocks of two miss whole and two do not: p = 3/5, deviations 0.8 and
-	// -1.2, squares 4.8; V = 5/4*4.8/100, over 0.24/10: 2.5; times (t(4)/z)^2 = 2.0067.
+	// -1.2, squares 4.8; V = 5/4*4.8/100, over 0.24/10: 2.5; times (t(4)/z)^2
+	// = 2.0067, since 4*2.5 is beyond chi-square's 9.488.
 	for i, rec := range recs {
 		wait := 100 * ms
 		if i/2%2 == 0 {

@@ -157,7 +157,7 @@ func (s *sample) bound(rank int) (d time.Duration, known bool) {
 // the limit and of those beyond the sample's own p90 (measurement contract,
 // section 5). alike is set where neighbouring batches are not independent in
 // either.
-func (s *sample) effective(batches int) (n float64, alike bool) {
+func (s *sample) effective(batches int) (eff float64, alike bool) {
 	sizes, overLimit, overP90 := make([]int, batches), make([]int, batches), make([]int, batches)
 	p90 := stats.P90.Rank(s.n())
 	add := func(x value, beyond bool) {
@@ -175,8 +175,9 @@ func (s *sample) effective(batches int) (n float64, alike bool) {
 	for _, x := range s.gone {
 		add(x, true)
 	}
-	n = float64(s.n()) / max(stats.DesignEffect(overLimit, sizes), stats.DesignEffect(overP90, sizes))
-	return n, stats.Serial(overLimit, sizes) || stats.Serial(overP90, sizes)
+	limit, limitAlike := stats.DesignEffect(overLimit, sizes)
+	own, ownAlike := stats.DesignEffect(overP90, sizes)
+	return float64(s.n()) / max(limit, own), limitAlike || ownAlike
 }
 
 func (s *sample) distribution(batches int, histogram bool) Distribution {
@@ -298,7 +299,8 @@ func (t *trials) met(latencies ...*Distribution) (s Share, k int) {
 		n += t.sizes[j]
 		misses += t.misses[j]
 	}
-	worth, alike := 1/stats.DesignEffect(t.misses, t.sizes), stats.Serial(t.misses, t.sizes)
+	effect, alike := stats.DesignEffect(t.misses, t.sizes)
+	worth := 1 / effect
 	for _, d := range latencies {
 		if d.N > 0 {
 			worth = min(worth, *d.NEffective/float64(d.N))

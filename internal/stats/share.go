@@ -113,39 +113,47 @@ func Batch(at, span time.Duration, n int) int {
 // independent ones would, and so by how much to divide n and k: hits[j] of
 // sizes[j] were successes in batch j, in the order of time.
 //
-//	p  = sum(hits) / n,  n = sum(sizes),  d[j] = hits[j] - p*sizes[j],  B batches that are not empty
-//	V  = B/(B-1) * sum(d[j]^2) / n^2                  ratio estimator (Cochran, Sampling Techniques, 3rd ed., 6.4)
-//	D0 = V / (p(1-p)/n) * (1+r)/(1-r)                 r as of SerialCorrelation, where above 0
-//	D  = D0 * (t(B-1)/z)^2                            t and normal quantiles of a two-sided 95 % interval
+//	p = sum(hits) / n,  n = sum(sizes),  d[j] = hits[j] - p*sizes[j],  B batches that are not empty
+//	V = B/(B-1) * sum(d[j]^2) / n^2            ratio estimator (Cochran, Sampling Techniques, 3rd ed., 6.4)
+//	D = V / (p(1-p)/n)
 //
-// The second factor of D0 is for what neighbouring batches still share, when they
-// are short beside the memory of what is sampled. That of D is for V being an
-// estimate from B batches (Korn and Graubard, Survey Methodology 24, 1998).
-//
-// The effect is 1 where D0 is less, for batches that say trials are better than
+// The effect is at least 1, for batches that say trials are better than
 // independent say so by luck, and at most n, when all trials are worth one. It is
 // 1 where batches tell nothing: with one batch, or fewer than two successes or
 // failures, since one alone cannot come in company.
-func DesignEffect(hits, sizes []int) float64 {
+//
+// Independent trials give (B-1)D the chi-square distribution of B-1 degrees. A D
+// beyond its 95 % point is no chance, and V is then an estimate that has to carry
+// the interval; it is corrected for what neighbouring batches still share, when
+// they are short beside the memory of what is sampled, and for resting on B
+// batches (Korn and Graubard, Survey Methodology 24, 1998):
+//
+//	D * (1+r)/(1-r) * (t(B-1)/z)^2             r as of SerialCorrelation, where above 0
+//
+// alike is set where, besides, r itself is beyond chance at 5 %: the batches are
+// too short to be independent, and the effect is still too small.
+func DesignEffect(hits, sizes []int) (effect float64, alike bool) {
 	d, p, n := residuals(hits, sizes)
 	if k := p * n; len(d) < 2 || k < 1.5 || n-k < 1.5 { // whole numbers but for rounding
-		return 1
+		return 1, false
 	}
 	squares := 0.0
 	for _, x := range d {
 		squares += x * x
 	}
 	batches := float64(len(d))
-	effect := batches / (batches - 1) * squares / n / (p * (1 - p))
-	if r := SerialCorrelation(hits, sizes); r > 0 {
-		effect *= (1 + r) / (1 - r)
+	effect = batches / (batches - 1) * squares / n / (p * (1 - p))
+	if effect*(batches-1) > (distuv.ChiSquared{K: batches - 1}).Quantile(0.95) {
+		t := distuv.StudentsT{Sigma: 1, Nu: batches - 1}.Quantile(1 - TwoSided95)
+		z := distuv.UnitNormal.Quantile(1 - TwoSided95)
+		r := SerialCorrelation(hits, sizes)
+		effect *= (1 + max(r, 0)) / (1 - max(r, 0)) * t * t / (z * z)
+		// Of B independent batches r is about normal with variance 1/B, and mean 0
+		// once its bias is out (Bartlett, Journal of the Royal Statistical Society
+		// Supplement 8, 1946). Fewer than ten cannot show it.
+		alike = batches >= 10 && r > distuv.UnitNormal.Quantile(0.95)/math.Sqrt(batches)*(1+3/batches)
 	}
-	if effect <= 1 {
-		return 1
-	}
-	t := distuv.StudentsT{Sigma: 1, Nu: batches - 1}.Quantile(1 - TwoSided95)
-	z := distuv.UnitNormal.Quantile(1 - TwoSided95)
-	return min(n, effect*t*t/(z*z))
+	return min(n, max(1, effect)), alike
 }
 
 // residuals are the successes of each batch that is not empty beyond its share.
@@ -184,18 +192,4 @@ func SerialCorrelation(hits, sizes []int) float64 {
 	}
 	r := products / squares
 	return max(-1, min(0.9, r+(1+3*r)/float64(len(d))))
-}
-
-// Serial tells whether neighbouring batches are alike beyond chance, at a level
-// of 5 %: then they are too short to be taken as independent. The correlation of
-// B independent ones is normal with mean -1/B and variance 1/B before its bias is
-// taken out (Bartlett, 1946).
-func Serial(hits, sizes []int) bool {
-	d, _, _ := residuals(hits, sizes)
-	b := float64(len(d))
-	if b < 4 {
-		return false
-	}
-	edge := -1/b + distuv.UnitNormal.Quantile(0.95)/math.Sqrt(b)
-	return SerialCorrelation(hits, sizes) > min(0.89, edge+(1+3*edge)/b)
 }
