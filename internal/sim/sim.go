@@ -313,7 +313,6 @@ type seq struct {
 	blocks   []int32
 	hashes   []uint64 // of the full blocks of prompt + output, chained
 	cached   int      // leading blocks that carry their hash in the pool
-	prefixed bool     // its first lookup was counted
 }
 
 // total is the tokens known: prompt and output.

@@ -456,6 +456,38 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// Clients go away at any moment; the pool's books must hold throughout.
+func TestAbortsAtRandom(t *testing.T) {
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		e := mustNew(t, Config{Profile: flat, Blocks: 14, AdmitByChunk: seed%2 == 0})
+		rs := randomLoad(seed, 200, 0)
+		var live []*Request
+		aborted := int64(0)
+		now := time.Duration(0)
+		for i := 0; i < len(rs) || !e.Idle(); {
+			for i < len(rs) && rng.IntN(3) > 0 {
+				if err := e.Admit(now, rs[i]); err != nil {
+					t.Fatal(err)
+				}
+				live = append(live, rs[i])
+				i++
+			}
+			if len(live) > 0 && rng.IntN(4) == 0 {
+				if e.Abort(live[rng.IntN(len(live))]) {
+					aborted++
+				}
+				checkPool(t, e)
+			}
+			now = e.Step(now).End()
+			checkPool(t, e)
+		}
+		if c := e.Counters(); aborted == 0 || c.Finished[FinishedAbort] != aborted || c.Finished[FinishedStop]+c.Finished[FinishedLength]+aborted != 200 || e.FreeBlocks() != 13 {
+			t.Errorf("seed %d: %d aborted, %+v, %d blocks free", seed, aborted, c, e.FreeBlocks())
+		}
+	}
+}
+
 func TestSameSeedSameSteps(t *testing.T) {
 	trace := func(seed uint64) string {
 		e := mustNew(t, Config{Profile: flat, Blocks: 14, Jitter: 0.2, Seed: seed})
@@ -470,10 +502,11 @@ func TestSameSeedSameSteps(t *testing.T) {
 		}
 		return b.String()
 	}
-	if trace(1) != trace(1) {
+	first, again, other := trace(1), trace(1), trace(2)
+	if first != again {
 		t.Error("the same seed gave different steps")
 	}
-	if trace(1) == trace(2) {
+	if first == other {
 		t.Error("the seed changes nothing")
 	}
 }
