@@ -22,7 +22,7 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return "Starts a simulated engine (two replicas behind a router, step times of an H100\nwith an 8B model) on a free loopback port, sends it chat sessions and retrieval\nrequests, and shows what their users felt."
+	return "Starts a simulated engine (two replicas behind a router, step times of an H100\nwith an 8B model) on a free loopback port, sends it chat sessions and retrieval\nrequests, and shows what their users felt.\n\nExamples:\n\n  trueload demo\n  trueload demo --for 2m --out first-look"
 }
 
 func (cmd demoCmd) Run(c *console) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
@@ -28,14 +29,15 @@ const (
 
 // cli is the command line: one field per verb, one file per verb.
 type cli struct {
-	Demo    demoCmd    `cmd:"" help:"See what it looks like: a simulated engine, a production-shaped run, its report. Needs nothing."`
-	Run     runCmd     `cmd:"" help:"Send a workload to a server and say what its users would have felt."`
-	Probe   probeCmd   `cmd:"" help:"Say what can be measured of an endpoint, and what to change where it cannot."`
-	Report  reportCmd  `cmd:"" help:"Show a result again: terminal, Markdown, HTML or JSON."`
-	Trace   traceCmd   `cmd:"" help:"Look into traces of production traffic."`
-	Sim     simCmd     `cmd:"" help:"Serve a simulated engine over the OpenAI API."`
-	Schema  schemaCmd  `cmd:"" help:"Print the experiment file's JSON Schema."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Demo     demoCmd     `cmd:"" help:"See what it looks like: a simulated engine, a production-shaped run, its report. Needs nothing."`
+	Run      runCmd      `cmd:"" help:"Send a workload to a server and say what its users would have felt."`
+	Probe    probeCmd    `cmd:"" help:"Say what can be measured of an endpoint, and what to change where it cannot."`
+	Report   reportCmd   `cmd:"" help:"Show a result again: terminal, Markdown, HTML or JSON."`
+	Trace    traceCmd    `cmd:"" help:"Look into traces of production traffic."`
+	Sim      simCmd      `cmd:"" help:"Serve a simulated engine over the OpenAI API."`
+	SelfTest selfTestCmd `cmd:"" name:"self-test" help:"Say how exact the instrument is on this machine, at a load."`
+	Schema   schemaCmd   `cmd:"" help:"Print the experiment file's JSON Schema."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
 }
 
 // console is where a verb writes: results to out, everything else to err.
@@ -56,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := -1
 	parser, err := kong.New(&c,
 		kong.Name("trueload"),
-		kong.Description("A load test for LLM servers whose numbers reproduce in production.\n\nTry it: trueload demo\nMeasure: trueload run --url http://localhost:8000 --rate 4/s --for 2m"),
+		kong.Description("A load test for LLM servers whose numbers reproduce in production.\n\n  trueload demo                                                      see what it looks like\n  trueload probe http://localhost:8000                               what can be measured?\n  trueload run --url http://localhost:8000 --rate 4/s --for 2m       measure"),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Writers(stdout, stderr),
@@ -74,9 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "trueload: %v\n", err)
-		if len(args) > 0 {
-			fmt.Fprintf(stderr, "see: trueload %s --help\n", verb(args))
-		}
+		fmt.Fprintf(stderr, "  hint: trueload %s--help\n", verb(err))
 		return exitUsage
 	}
 	con := &console{ctx: ctx, out: stdout, err: stderr, terminal: isTerminal(stderr), color: isTerminal(stdout) && os.Getenv("NO_COLOR") == ""}
@@ -92,10 +92,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// verb is the first word of args if it is one, for the hint after an error.
-func verb(args []string) string {
-	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
-		return args[0]
+// verb is the verb that the parser had recognised, with a space behind it, for
+// the hint after an error.
+func verb(err error) string {
+	var p *kong.ParseError
+	if errors.As(err, &p) && p.Context != nil {
+		if cmd := p.Context.Selected(); cmd != nil {
+			return strings.TrimPrefix(cmd.FullPath(), "trueload ") + " "
+		}
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ import (
 )
 
 type reportCmd struct {
-	Dir    []string `arg:"" help:"Result directories." type:"path"`
+	Dir    []string `arg:"" help:"Result directories."`
 	Format string   `help:"text, markdown, html or json." enum:"text,markdown,html,json" default:"text"`
 	JSON   bool     `name:"json" help:"The same as --format json."`
 	SLO    string   `name:"slo" help:"Judge by another SLO than the run's: ttft=1s,attainment=99%." placeholder:"OBJECTIVES"`

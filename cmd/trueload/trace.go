@@ -12,7 +12,7 @@ type traceCmd struct {
 }
 
 type inspectCmd struct {
-	File   []string `arg:"" help:"Trace files: Azure, BurstGPT or vidur CSV, Mooncake JSONL; .gz and .zst too." type:"path"`
+	File   []string `arg:"" help:"Trace files: Azure, BurstGPT or vidur CSV, Mooncake JSONL; .gz and .zst too."`
 	Format string   `help:"The files' format; auto looks at the first lines." default:"auto"`
 	Block  int      `help:"Tokens per prefix block of the trace's hash ids; 0: the format's own." placeholder:"N"`
 	JSON   bool     `help:"Print JSON on standard output."`

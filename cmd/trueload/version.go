@@ -11,6 +11,8 @@ var version = "dev"
 
 type versionCmd struct{}
 
+func (versionCmd) Help() string { return "Example:\n\n  trueload version" }
+
 func (versionCmd) Run(c *console) error {
 	fmt.Fprintf(c.out, "trueload %s (%s, %s/%s%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, revision())
 	return nil

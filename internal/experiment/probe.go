@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -63,8 +64,10 @@ func probeTarget(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment
 		f.add("target-unreached", analysis.Error, r.Error, "check target.url; trueload probe "+man.Target.URL+" says more")
 	case !r.Answered:
 		f.add("target-refused", analysis.Error, "the probe's prompt got no good answer: "+r.AnswerError, "trueload probe "+man.Target.URL+" says more")
-		// A server that is overloaded or broken is still one to measure.
-		f.reached = !clientError(r.AnswerError)
+		// A server that is overloaded or broken is still one to measure; one that
+		// does not take these requests (401, 404) would refuse them all.
+		s := r.AnswerStatus
+		f.reached = s < 400 || s > 499 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout
 	default:
 		f.reached = true
 		for _, a := range r.Advice {
@@ -72,16 +75,6 @@ func probeTarget(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment
 		}
 	}
 	return f
-}
-
-// clientError tells an answer that every request would get.
-func clientError(message string) bool {
-	for _, s := range []string{"400", "401", "403", "404", "405", "422"} {
-		if strings.HasPrefix(message, s) || strings.Contains(message, "HTTP "+s) {
-			return true
-		}
-	}
-	return false
 }
 
 // bareURL is a URL without credentials or query.

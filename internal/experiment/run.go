@@ -358,7 +358,7 @@ func requestConfig(exp *spec.Experiment, target spec.Resolved, salt string) prot
 	cfg := protocol.Config{
 		BaseURL: target.URL, API: protocol.API(t.API), Model: t.Model, Header: header, Body: t.Body,
 		Whole: !t.Stream, FreeLength: t.ForceLength == "off",
-		Connections: protocol.Connections(t.Connections), Salt: salt,
+		Connections: protocol.Connections(t.Connections), Timeout: t.Timeout, Salt: salt,
 	}
 	for _, c := range exp.Workload.Classes {
 		cfg.PromptIDs = cfg.PromptIDs || c.Text.Random == "token_ids"

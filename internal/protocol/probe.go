@@ -52,9 +52,11 @@ type ProbeReport struct {
 	// Answered is set where a prompt got an answer; AnswerError says why not.
 	Answered    bool   `json:"answered"`
 	AnswerError string `json:"answer_error,omitempty"`
-	Streams     bool   `json:"streams"`     // the answer came event by event
-	Usage       bool   `json:"usage"`       // the server counts tokens
-	EventUsage  bool   `json:"event_usage"` // and can do so on every event
+	// AnswerStatus is the HTTP status of that answer; 0: none came.
+	AnswerStatus int  `json:"answer_status"`
+	Streams      bool `json:"streams"`     // the answer came event by event
+	Usage        bool `json:"usage"`       // the server counts tokens
+	EventUsage   bool `json:"event_usage"` // and can do so on every event
 	// CachedTokens: responses say how much of a prompt came from the prefix
 	// cache. CacheHit is what the last of three prompts, a repeated one, had of
 	// it; -1 unknown.
@@ -266,13 +268,13 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 		*retry.without, *retry.refused = true, true
 		short = with.ask(ctx, r.Model, probeWords)
 	}
-	if short.HTTPStatus > 0 {
+	if r.AnswerStatus = short.HTTPStatus; short.HTTPStatus > 0 {
 		r.Reached = true
 	}
 	if short.Outcome != record.OK {
 		r.AnswerError = short.Error
 		if short.Outcome == record.Pending {
-			r.AnswerError = fmt.Sprintf("no complete answer within %v", askTimeout)
+			r.AnswerError = fmt.Sprintf("no complete answer within %v", c.askTimeout())
 		}
 		r.advise(c.cfg)
 		return r
@@ -324,7 +326,7 @@ func line(words1, tokens1, words2, tokens2 int) (slope float64, floor int) {
 // ask sends a prompt of so many words, each a token of its own in the usual
 // vocabularies.
 func (c *Client) ask(ctx context.Context, model string, words int) *record.Record {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.askTimeout())
 	defer cancel()
 	s := &plan.Session{Turns: []plan.Turn{{OutputTokens: probeOutput, Prompt: plan.Prompt{Item: -1}}}}
 	rec := record.New(s, &s.Turns[0])
@@ -339,6 +341,15 @@ func (c *Client) ask(ctx context.Context, model string, words int) *record.Recor
 	}
 	c.send(ctx, req, rec, choices, false)
 	return rec
+}
+
+// askTimeout bounds one prompt of a probe: no request of a run waits longer
+// than the run's own deadline.
+func (c *Client) askTimeout() time.Duration {
+	if d := c.cfg.Timeout; d > 0 && d < askTimeout {
+		return d
+	}
+	return askTimeout
 }
 
 // advise says what the findings mean for a run, and what to change.

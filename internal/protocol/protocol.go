@@ -95,6 +95,9 @@ type Config struct {
 	Temperature *float64
 
 	Connections Connections
+	// Timeout bounds each prompt of a probe; 0, or more than 90 s: 90 s. The
+	// deadlines of a run's own requests are their caller's.
+	Timeout time.Duration
 	// Salt makes request ids differ between runs: X-Request-Id is
 	// salt-session-turn, so that a server's log can be joined with the records.
 	Salt string
