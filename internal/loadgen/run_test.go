@@ -545,3 +545,66 @@ func turnsOf(l []*plan.Session) (n int64) {
 	}
 	return n
 }
+
+func TestDeadlineCountsFromScheduledAfterAWait(t *testing.T) {
+	// Due at 1 s, in its slot from 3 s: it has 3 s left of its five.
+	r := virtual(t, sessions(single(0, 0), single(1, sec)), func(r *run, ctx context.Context, s *plan.Session, turn int, rec *record.Record) string {
+		return after([]time.Duration{3 * sec, 4 * sec}[s.Seq])(r, ctx, s, turn, rec)
+	}, Options{MaxInFlight: 1, Timeout: 5 * sec})
+	if rec := r.byID(t, 1, 0); rec.Outcome != record.Timeout || rec.Admitted != 3*sec || rec.Done != 6*sec {
+		t.Errorf("%v, admitted %v, done %v; want timeout, 3s, 6s", rec.Outcome, rec.Admitted, rec.Done)
+	}
+}
+
+func TestSlowSourceIsLateNotThinned(t *testing.T) {
+	// The source takes 1.5 s for each session of 1/s: the window is over when
+	// two thirds of it are out. The rest is sent nevertheless, and late.
+	slow := sourceFunc(func(n int64) (*plan.Session, error) {
+		time.Sleep(1500 * ms)
+		return single(n, time.Duration(n)*sec), nil
+	})
+	r := virtual(t, slow, after(ms), Options{Phases: mainAndTail})
+	n := 0
+	for _, rec := range r.recs {
+		if rec.Phase == "main" && rec.Outcome == record.OK {
+			n++
+			want := time.Duration(rec.ID.Session+1) * 1500 * ms
+			if late, _ := rec.Lateness(); late != want-rec.Scheduled {
+				t.Errorf("%v late by %v, want %v", rec.ID, late, want-rec.Scheduled)
+			}
+		}
+	}
+	if n != 10 || r.LatePrepared < 10 {
+		t.Errorf("%d of 10 sent, %d counted as prepared late", n, r.LatePrepared)
+	}
+}
+
+func TestRecordSinkDelaysNoTurn(t *testing.T) {
+	r := virtual(t, constant(10, 100), after(100*ms), Options{}, func(r *run, o *Options) {
+		o.Record = func(rec *record.Record) {
+			time.Sleep(300 * ms)
+			r.recs = append(r.recs, rec)
+		}
+	})
+	for _, rec := range r.recs {
+		if late, _ := rec.Lateness(); late != 0 {
+			t.Fatalf("%v late by %v", rec.ID, late)
+		}
+	}
+	r.want(t, map[string]int64{"ok": 100})
+}
+
+func TestPhaseIsOfTheScheduledTime(t *testing.T) {
+	// A2: due in the warm-up, done in the window: it belongs to the warm-up.
+	phases := []plan.Phase{{Name: "warm", End: 10 * sec}, {Name: "main", Start: 10 * sec, End: 20 * sec, Measured: true}, {Name: "tail", Start: 20 * sec, End: 60 * sec}}
+	r := virtual(t, sessions(single(0, 9999*ms), talk(1, 9999*ms, 0, 0), single(2, 10*sec)), after(5*sec), Options{Phases: phases})
+	for _, c := range []struct {
+		session int64
+		turn    int32
+		phase   string
+	}{{0, 0, "warm"}, {1, 0, "warm"}, {1, 1, "main"}, {2, 0, "main"}} {
+		if got := r.byID(t, c.session, c.turn).Phase; got != c.phase {
+			t.Errorf("session %d turn %d is of %q, want %q", c.session, c.turn, got, c.phase)
+		}
+	}
+}
