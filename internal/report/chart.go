@@ -162,7 +162,7 @@ func ticks(lo, hi float64, n int) []float64 {
 		}
 	}
 	var out []float64
-	for i := math.Ceil(lo/step - 1e-9); i*step <= hi*(1+1e-9); i++ {
+	for i := math.Ceil(lo/step-1e-9) + 0; i*step <= hi*(1+1e-9); i++ {
 		out = append(out, i*step)
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -446,7 +447,12 @@ func quantile(q analysis.Quantile) string {
 	v := seconds(*q.Value)
 	_, name, ok := strings.Cut(v, " ")
 	scale := map[string]float64{"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1}[name]
-	show := func(x float64) string { return unit.Number(x * scale) }
+	show := func(x float64) string {
+		if x*scale >= 999.5 { // Number would go on in thousands
+			return strconv.FormatFloat(math.Round(x*scale), 'f', -1, 64)
+		}
+		return unit.Number(x * scale)
+	}
 	if !ok || scale == 0 { // 2m30s
 		show = seconds
 	}
