@@ -141,7 +141,7 @@ func (c *Client) body(p prompt, model string, priority, output int, extra map[st
 }
 
 // merge puts src's fields into dst, object by object; nil takes a field out.
-// src is not changed, nor are its objects shared.
+// src is not changed, and none of its objects becomes a part of dst.
 func merge(dst, src map[string]any) {
 	for k, v := range src {
 		from, isObject := v.(map[string]any)
@@ -152,8 +152,6 @@ func merge(dst, src map[string]any) {
 			into, ok := dst[k].(map[string]any)
 			if !ok {
 				into = map[string]any{}
-			} else {
-				into = maps.Clone(into)
 			}
 			merge(into, from)
 			dst[k] = into

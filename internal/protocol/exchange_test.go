@@ -198,6 +198,7 @@ func TestS3_ErrorAfter200(t *testing.T) {
 		{"overload by its type", sse(`{"error":{"message":"try later","type":"overloaded_error"}}`), record.Rejected, "try later"},
 		{"TGI's overload", sse(`{"error":{"message":"Model is overloaded","http_status_code":429}}`), record.Rejected, "Model is overloaded"},
 		{"TGI's other errors", sse(`{"error":{"message":"Input validation error","http_status_code":422}}`, done), record.StreamError, "Input validation error"},
+		{"a bad request that speaks of rate limits", sse(`{"error":{"message":"rate limit must be a number","code":400}}`), record.StreamError, "rate limit must be a number"},
 		{"an error event with data", []read{{ms, "event: error\ndata: {\"error\":{\"message\":\"lost\"}}\n\n"}}, record.StreamError, "lost"},
 		{"Dynamo's error in a comment", []read{{ms, "data: " + hello + "\n\n"}, {2 * ms, "event: error\n: worker lost\n\ndata: [DONE]\n\n"}}, record.StreamError, "worker lost"},
 		{"a bare error object with a stream's type", []read{{ms, failure}}, record.StreamError, "Internal server error"},
@@ -348,6 +349,8 @@ func TestS12_MalformedFrame(t *testing.T) {
 	for _, frame := range []string{`{"choices":[{"index":0,"delta":{"content":"x"}`, `hello`, `{"a":1} trailing`, `[1]`, `5`, `{"choices":[{"delta":{"content":"\q"}}]}`} {
 		rec, _ := exchangeWith(t, &script{reads: sse(hello, frame, there, stop, usage5, done)}, Config{})
 		want(t, frame+": outcome", rec.Outcome, record.StreamError)
+		want(t, frame+": done, at the failure", rec.Done, 20*ms)
+		want(t, frame+": events before it", len(rec.Events), 1)
 		if !strings.Contains(rec.Error, "malformed") {
 			t.Errorf("%s: error %q", frame, rec.Error)
 		}
@@ -453,6 +456,12 @@ func TestHiddenReasoning(t *testing.T) {
 	want(t, "reasoning", rec.ReasoningTokens, 100)
 	want(t, "how many is known", rec.HiddenTokens, false)
 	want(t, "TPOT", figure(rec.TPOT), 20*ms/10)
+
+	want(t, "ITL of more tokens than events is unknown", rec.ITL(func(time.Duration, int) {}), false)
+
+	rec, _ = exchangeWith(t, &script{reads: sse(hello, there, there, stop, usage("103", "100"), done)}, Config{})
+	want(t, "a visible token in each event: TPOT", figure(rec.TPOT), 10*ms)
+	want(t, "ITL", rec.ITL(func(d time.Duration, n int) { want(t, "ITL", d, 10*ms); want(t, "tokens", n, 1) }), true)
 
 	rec, _ = exchangeWith(t, &script{reads: sse(thinking, hello, stop, usage("111", "100"), done)}, Config{})
 	want(t, "delivered reasoning: TPOT", figure(rec.TPOT), 10*ms/110)

@@ -47,6 +47,7 @@ var sseCases = []struct{ name, in, want string }{
 	{"line ends mixed", "data: a\r\n\ndata: b\n\r\ndata: c\r\r\n", "|||a ; |||b ; |||c"},
 	{"no space after the colon", "data:{\"a\":1}\n\n", `|||{"a":1}`},
 	{"only one space goes", "data:  a \n\n", "||| a "},
+	{"several data lines with CRLF", "data: {\r\ndata: }\r\nid: 1\r\n\r\ndata: b\r\n\r\n", "|1||{\n} ; |1||b"},
 	{"several data lines", "data: {\ndata: \"a\":1\ndata: }\n\n", "|||{\n\"a\":1\n}"},
 	{"comments, pings and unknown fields", ": hello\n\n:\n\nfoo: bar\ndata: a\n\n: ping\n\n", "|||a"},
 	{"a comment inside an event", ": note\ndata: a\n\n", "||note|a"},
