@@ -97,6 +97,7 @@ type sample struct {
 
 func (v *view) figure(f *figure, limit func(*row) time.Duration, histogram bool) Figure {
 	var all, ok sample
+	all.values = make([]value, 0, len(v.rows))
 	for _, r := range v.rows {
 		if !r.offered() {
 			continue
@@ -118,12 +119,16 @@ func (v *view) figure(f *figure, limit func(*row) time.Duration, histogram bool)
 		}
 	}
 	all.sort()
+	out := Figure{All: all.distribution(v.s.opt.Batches, histogram)}
+	// The order holds, so the ok ones need no sorting; they take the place of all.
+	ok.values = all.values[:0]
 	for _, x := range all.values {
 		if x.ok {
 			ok.values = append(ok.values, x)
 		}
 	}
-	return Figure{All: all.distribution(v.s.opt.Batches, histogram), OK: ok.distribution(v.s.opt.Batches, histogram)}
+	out.OK = ok.distribution(v.s.opt.Batches, histogram)
+	return out
 }
 
 func (s *sample) sort() {
