@@ -57,12 +57,16 @@ type Paced struct {
 // PacedReport says how exact the reference itself was. Lateness is the time of
 // the stamp behind the time a token was due.
 type PacedReport struct {
-	Requests, Tokens int64
+	Requests int64 `json:"requests"`
+	Tokens   int64 `json:"tokens"`
 	// Late quantiles are upper bounds, at most 4 % above the true ones.
-	LateP50, LateP99, LateP999, LateMax time.Duration
+	LateP50  time.Duration `json:"late_p50_ns"`
+	LateP99  time.Duration `json:"late_p99_ns"`
+	LateP999 time.Duration `json:"late_p999_ns"`
+	LateMax  time.Duration `json:"late_max_ns"`
 	// Merged counts the tokens whose write could not finish because the
 	// client's socket was full.
-	Merged int64
+	Merged int64 `json:"merged"`
 }
 
 // waker ends a sleep early.
