@@ -84,6 +84,7 @@ func (d *dispatcher) over(ctx context.Context, now time.Duration) EndReason {
 	if d.opt.Clients > 0 {
 		more = !eof && len(d.waiting) > 0 && d.waiting[0] < d.planEnd
 	}
+	more = more || d.agenda.next() < d.planEnd // overdue: a client that became ready, say
 	switch {
 	case eof && taken == 0 && d.open == 0 && len(d.stock) == 0:
 		return EndPlan

@@ -299,6 +299,22 @@ func TestClosedLoop(t *testing.T) {
 			t.Errorf("%v, finished %v, want plan at 3s", r.End, r.Finished)
 		}
 	})
+	t.Run("a client that waits for its session at the window's end still gets it", func(t *testing.T) {
+		slow := sourceFunc(func(n int64) (*plan.Session, error) {
+			time.Sleep(6 * sec)
+			return talk(n, plan.Unset, 0), nil
+		})
+		// Sessions come at 6, 12 and 18 s, for clients ready at 0, 0 and 6 s.
+		r := virtual(t, slow, after(ms), Options{Clients: 2, Phases: mainAndTail})
+		for i, want := range []time.Duration{0, 0, 6*sec + ms} {
+			if rec := r.byID(t, int64(i), 0); rec.Scheduled != want || rec.Outcome != record.OK || rec.Released != time.Duration(i+1)*6*sec {
+				t.Errorf("session %d: %v, scheduled %v, released %v, want %v", i, rec.Outcome, rec.Scheduled, rec.Released, want)
+			}
+		}
+		if r.LoadEnd != 18*sec+ms {
+			t.Errorf("ended %v", r.LoadEnd)
+		}
+	})
 	t.Run("a failure ends the session, not the client", func(t *testing.T) {
 		r := virtual(t, &source{at: func(n int64) *plan.Session {
 			if n == 4 {
