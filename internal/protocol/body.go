@@ -79,7 +79,7 @@ func askedInput(s *plan.Session, turn int) int {
 }
 
 // body returns a request's JSON and how many choices its answer will have.
-func (c *Client) body(p prompt, model string, priority, output int, extra map[string]any) ([]byte, int, error) {
+func (c *Client) body(p prompt, model string, priority, output int, cacheSalt string, extra map[string]any) ([]byte, int, error) {
 	b := map[string]any{}
 	switch {
 	case c.cfg.API == OpenAIChat:
@@ -125,8 +125,8 @@ func (c *Client) body(p prompt, model string, priority, output int, extra map[st
 	if priority != 0 && c.cfg.Dialect.takesPriority() {
 		b["priority"] = priority
 	}
-	if c.cfg.CacheSalt != "" && c.cfg.Dialect.takesCacheSalt() {
-		b["cache_salt"] = c.cfg.CacheSalt
+	if cacheSalt != "" && c.cfg.Dialect.TakesCacheSalt() {
+		b["cache_salt"] = cacheSalt
 	}
 	merge(b, c.cfg.Body)
 	merge(b, extra)

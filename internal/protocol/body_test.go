@@ -65,6 +65,8 @@ func prepared(t *testing.T, cfg Config, s *plan.Session, turn int, replies []str
 	return body, d
 }
 
+func salted(s *plan.Session) string { return "salt of " + s.Phase }
+
 func TestBody(t *testing.T) {
 	scripted := live()
 	scripted.Scripted = true
@@ -86,11 +88,11 @@ func TestBody(t *testing.T) {
 			{"role":"assistant","content":"one"},{"role":"user","content":" ask 2"},{"role":"assistant","content":"two"},{"role":"user","content":" ask 3"}]}`},
 		{"scripted: planned replies, whatever came", Config{API: OpenAICompletions}, scripted, 1, []string{"one"},
 			`{"max_tokens":11,"stream":true,"stream_options":{"include_usage":true},"prompt":"You are <b>. ask 0 planned 0 ask 1 planned 1 ask 2"}`},
-		{"vLLM: forced length, priority, salt", Config{Dialect: VLLM, CacheSalt: "s", EventUsage: true, TokenIDs: true}, &plan.Session{Priority: 3, Model: "lora", Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
-			`{"model":"lora","max_tokens":9,"ignore_eos":true,"min_tokens":9,"priority":3,"cache_salt":"s","return_token_ids":true,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[{"role":"user","content":" ask 0"}]}`},
+		{"vLLM: forced length, priority, salt", Config{Dialect: VLLM, CacheSalt: salted, EventUsage: true, TokenIDs: true}, &plan.Session{Phase: "warm-up", Priority: 3, Model: "lora", Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
+			`{"model":"lora","max_tokens":9,"ignore_eos":true,"min_tokens":9,"priority":3,"cache_salt":"salt of warm-up","return_token_ids":true,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"free length", Config{Dialect: VLLM, FreeLength: true, NoUsage: true}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
 			`{"max_tokens":9,"stream":true,"messages":[{"role":"user","content":" ask 0"}]}`},
-		{"OpenAI: its own name for the cap, nothing of others", Config{Dialect: OpenAI, Whole: true, Temperature: &cold, CacheSalt: "s"}, &plan.Session{Priority: 3, Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
+		{"OpenAI: its own name for the cap, nothing of others", Config{Dialect: OpenAI, Whole: true, Temperature: &cold, CacheSalt: salted}, &plan.Session{Priority: 3, Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
 			`{"max_completion_tokens":9,"temperature":0,"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"llama.cpp", Config{Dialect: LlamaCPP}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
 			`{"max_tokens":9,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":" ask 0"}]}`},

@@ -84,6 +84,6 @@ func (d Dialect) takesPriority() bool {
 	return true
 }
 
-// takesCacheSalt tells whether the engine keeps prefix caches apart by a field
+// TakesCacheSalt tells whether the engine keeps prefix caches apart by a field
 // of the request.
-func (d Dialect) takesCacheSalt() bool { return d == VLLM || d == SGLang }
+func (d Dialect) TakesCacheSalt() bool { return d == VLLM || d == SGLang }

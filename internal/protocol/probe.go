@@ -330,7 +330,7 @@ func (c *Client) ask(ctx context.Context, model string, words int) *record.Recor
 	defer cancel()
 	s := &plan.Session{Turns: []plan.Turn{{OutputTokens: probeOutput, Prompt: plan.Prompt{Item: -1}}}}
 	rec := record.New(s, &s.Turns[0])
-	body, choices, err := c.body(prompt{messages: []Message{{Role: "user", Content: strings.Repeat(" the", words)}}}, model, 0, probeOutput, nil)
+	body, choices, err := c.body(prompt{messages: []Message{{Role: "user", Content: strings.Repeat(" the", words)}}}, model, 0, probeOutput, "", nil)
 	if err != nil {
 		rec.Outcome, rec.Error = record.HTTPError, err.Error()
 		return rec

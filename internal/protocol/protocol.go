@@ -101,8 +101,10 @@ type Config struct {
 	// Salt makes request ids differ between runs: X-Request-Id is
 	// salt-session-turn, so that a server's log can be joined with the records.
 	Salt string
-	// CacheSalt is sent as cache_salt to engines that have it; "": none.
-	CacheSalt string
+	// CacheSalt gives a session's cache_salt, for engines that keep prefix
+	// caches apart by it (Dialect.TakesCacheSalt): one for the measured sessions
+	// and another for the warm-up. Nil or "": none.
+	CacheSalt func(s *plan.Session) string
 
 	// CountTokens counts the tokens of an answer whose server gives no counts.
 	// It may wait. Nil: output events are counted.
@@ -232,7 +234,11 @@ func (c *Client) Prepare(s *plan.Session, turn int, replies []string) (send func
 		return fail(err)
 	}
 	extra := c.cfg.Classes[s.Class]
-	body, choices, err := c.body(p, s.Model, s.Priority, t.OutputTokens, extra.Body)
+	salt := ""
+	if c.cfg.CacheSalt != nil {
+		salt = c.cfg.CacheSalt(s)
+	}
+	body, choices, err := c.body(p, s.Model, s.Priority, t.OutputTokens, salt, extra.Body)
 	if err != nil {
 		return fail(err)
 	}
