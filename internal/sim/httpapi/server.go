@@ -119,6 +119,9 @@ func New(o Options) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
+		if i == 0 {
+			s.opt.Engine = e.Config()
+		}
 		s.replicas = append(s.replicas, newReplica(i, e, s.start, s.stop))
 	}
 	for _, r := range s.replicas {
