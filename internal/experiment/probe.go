@@ -38,16 +38,16 @@ func Probe(ctx context.Context, exp *spec.Experiment, opt Options) (*protocol.Pr
 	return &r, nil
 }
 
-// probeTarget probes before a run and lets the requests follow what was found:
+// probe probes before a run and lets the requests follow what was found:
 // the dialect, the model, what is refused. A target that cannot be measured
 // (no connection, or the probe's prompt was answered by a client error) ends the
 // run before it begins; one that is only busy or failing does not.
-func probeTarget(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment, conn *wire.Client, man *Manifest) (f findings) {
+func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment, conn *wire.Client, man *Manifest) {
 	man.Target = TargetFacts{URL: bareURL(cfg.BaseURL), API: string(cfg.API), Model: cfg.Model, TemplateTokens: -1}
 	client, err := protocol.New(*cfg, conn, nil)
 	if err != nil {
 		f.add("target", analysis.Error, err.Error(), "correct target in the experiment file")
-		return f
+		return
 	}
 	r := client.Probe(ctx)
 	man.Target.Dialect, man.Target.EngineVersion, man.Target.MaxModelLen = string(r.Dialect), r.Version, max(r.MaxModelLen, 0)
@@ -74,7 +74,6 @@ func probeTarget(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment
 			f.add("probe", analysis.Note, a, "")
 		}
 	}
-	return f
 }
 
 // bareURL is a URL without credentials or query.

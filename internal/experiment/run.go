@@ -175,7 +175,24 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 
 	// The probe learns what the requests must look like; nothing of it is measured.
 	cfg := requestConfig(exp, target, salt)
-	found := probeTarget(ctx, &cfg, exp, conn, &man)
+	var found findings
+	found.plan(work.Facts())
+	var sent loadgen.Result
+	probing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-opt.Stop:
+			cancel()
+		case <-probing.Done():
+		}
+	}()
+	found.probe(probing, &cfg, exp, conn, &man)
+	if probing.Err() != nil {
+		found = findings{}
+		sent.End = loadgen.EndInterrupted
+	}
+	cancel()
 	for _, f := range found.findings {
 		say("%s: %s", f.Severity, f.Message)
 	}
@@ -185,11 +202,17 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	}
 	prefix := newPrefixMeter(work.Phases())
 	before := readHost()
-	var sent loadgen.Result
 	if found.reached {
 		renderer := work.Renderer(workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)})
 		cfg.Zero = conn.Clock().Now() + loadgen.LeadIn
 		man.StartedAt = conn.Clock().Start().Add(cfg.Zero).UTC()
+		if exp.Target.Tokenizer == "server" {
+			counter, err := protocol.New(cfg, conn, nil)
+			if err != nil {
+				return nil, err
+			}
+			cfg.CountTokens = func(text string) (int, error) { return counter.CountTokens(ctx, text) }
+		}
 		client, err := protocol.New(cfg, conn, renderer)
 		if err != nil {
 			return nil, err
@@ -230,6 +253,22 @@ type findings struct {
 
 func (f *findings) add(rule string, sev analysis.Severity, message, remedy string) {
 	f.findings = append(f.findings, analysis.Finding{Rule: rule, Severity: sev, Message: message, Remedy: remedy})
+}
+
+// plan adds what is known of the plan before it is sent and bears on its result.
+func (f *findings) plan(facts *workload.Facts) {
+	for _, file := range facts.Files {
+		for _, d := range file.Dropped {
+			message := fmt.Sprintf("%s: %d of %d rows take no part: %s", file.Name, d.Rows, file.Rows, d.Reason)
+			if d.First != "" {
+				message += " (first: " + d.First + ")"
+			}
+			f.add("rows-dropped", analysis.Note, message, "")
+		}
+	}
+	for _, note := range facts.Notes {
+		f.add("workload", analysis.Note, note, "")
+	}
 }
 
 // sending is what send needs.
