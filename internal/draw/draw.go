@@ -147,12 +147,17 @@ func Log(x float64) float64 {
 	s := f / (2 + f)
 	z := s * s // below 0.0295: eleven terms reach 2^-58
 	p := 0.0
-	for n := 23.0; n >= 3; n -= 2 {
-		p = float64((p + 1/n) * z)
+	for _, c := range &oddInverses {
+		p = float64((p + c) * z)
 	}
 	// 2·atanh s = 2s + 2s·p, and 2s = f − s·f keeps the bits of f.
 	log1 := f - float64(s*(f-float64(2*p)))
 	return float64(float64(k)*ln2Hi) + (log1 + float64(float64(k)*ln2Lo))
+}
+
+// oddInverses are the factors of the series of 2·atanh, the last term's first.
+var oddInverses = [...]float64{
+	1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3,
 }
 
 // Exp is e^x, within 2 units of the last place.

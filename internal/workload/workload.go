@@ -357,6 +357,10 @@ func (w *Workload) endOf(i int, c arrival.Curve, pos time.Duration, n int) (time
 // maxRun bounds a phase that is given by its number of requests.
 const maxRun = 366 * 24 * time.Hour
 
+// Endless is the End of a phase that only the run can end: one of a closed loop
+// that is given by its number of requests. Its source ends instead.
+const Endless = arrival.Forever
+
 // closedPhases lays the phases of a closed loop out. How long a number of
 // requests takes there, only the run can tell.
 func (w *Workload) closedPhases() error {
@@ -366,10 +370,10 @@ func (w *Workload) closedPhases() error {
 		end := pos + p.For
 		if p.For == 0 {
 			if len(phases) > 1 {
-				return fmt.Errorf("load.phases[%d] (%s): in a closed loop a phase given by requests must be the only one: give the phases times", i, p.Name)
+				return fmt.Errorf("load.phases[%d] (%s): in a closed loop a phase given by requests must be the only one: give the phases times, or leave the warm-up out (--warm-up 0s)", i, p.Name)
 			}
 			w.sessions = int64(w.sessionsFor(i, p.Requests))
-			end = arrival.Forever
+			end = Endless
 		}
 		w.phases = append(w.phases, plan.Phase{Name: p.Name, Start: pos, End: end, Measured: p.Measured})
 		pos = end
@@ -422,7 +426,7 @@ const TailName = "tail"
 func (w *Workload) addTail() {
 	last := w.phases[len(w.phases)-1]
 	after := w.tail()
-	if after == 0 || last.End == arrival.Forever {
+	if after == 0 || last.End == Endless {
 		return
 	}
 	tail := plan.Phase{Name: TailName, Start: last.End, End: last.End + after, Rate: last.Rate}

@@ -238,6 +238,34 @@ load:
 	}
 }
 
+func TestClosedLoop(t *testing.T) {
+	w := build(t, `
+workload: {classes: [{name: a, session: {turns: 2}}]}
+load: {closed: {clients: 4}, phases: [{name: m, requests: 501}]}
+`)
+	got := read(t, w, 0)
+	if len(got) != 251 || w.Phases()[0].End != Endless || len(w.Phases()) != 1 || w.Facts().Sessions != -1 {
+		t.Errorf("%d sessions for 501 requests of 2 a session, phases %+v", len(got), w.Phases())
+	}
+	for _, s := range got {
+		if s.Scheduled != plan.Unset || s.Turns[0].At != plan.Unset || s.Phase != "" {
+			t.Fatalf("session %+v has a time", s)
+		}
+	}
+	const mixed = "workload: {classes: [{name: a}]}\nload: {closed: {clients: 4}, phases: [{name: w, for: 5s, measured: false}, {name: m, requests: 5}]}"
+	if _, err := New(experiment(t, mixed), ""); err == nil || !strings.Contains(err.Error(), "must be the only one") {
+		t.Errorf("error %v", err)
+	}
+	// By time there is no end.
+	w = build(t, "workload: {classes: [{name: a}]}\nload: {closed: {clients: 4}, phases: [{name: m, for: 5s}]}")
+	if got := read(t, w, 20_000); len(got) != 20_000 {
+		t.Errorf("%d sessions", len(got))
+	}
+	if len(w.Phases()) != 2 || w.Phases()[1].Name != TailName {
+		t.Errorf("phases %+v", w.Phases())
+	}
+}
+
 func TestTextWithoutAnswers(t *testing.T) {
 	file := write(t, "p.jsonl", `{"prompt": "a"}`)
 	text := "workload: {classes: [{name: a, text: {jsonl: " + file + "}%s}]}\nload: {rate: 1/s}"
@@ -327,6 +355,7 @@ load: {arrivals: poisson, rate: 12/s, drain: 1s, phases: [{name: m, for: 15m}]}
 			t.Fatalf("facts: horizon %v, carried %d", w.Facts().Horizon, w.Facts().Carried)
 		}
 	}
+	t.Logf("turns/s by minute: %.1f", sum)
 	for m, rate := range sum {
 		// A minute of ten seeds holds 23,000 turns, which come in clusters.
 		if math.Abs(rate-38.4) > 0.9 {
