@@ -177,6 +177,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	cfg := requestConfig(exp, target, salt)
 	var found findings
 	found.plan(work.Facts())
+	unprobed := found
 	var sent loadgen.Result
 	probing, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -189,7 +190,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	}()
 	found.probe(probing, &cfg, exp, conn, &man)
 	if probing.Err() != nil {
-		found = findings{}
+		found = unprobed
 		sent.End = loadgen.EndInterrupted
 	}
 	cancel()
