@@ -20,7 +20,7 @@ type row struct {
 
 	scheduled, released, admitted, connected, sent time.Duration
 	first, answer, last, done                      time.Duration // outputs and the end
-	tpot, stall                                    time.Duration
+	tpot, stall, itl                               time.Duration // itl: its largest
 
 	askedInput, askedOutput, input, output, reasoning, cached int32
 }
@@ -88,6 +88,7 @@ var (
 	serviceTTFT = figure{"service_ttft", between(func(r *row) (a, b time.Duration) { return r.sent, r.first })}
 	tpot        = figure{"tpot", func(r *row) (time.Duration, presence) { return delivered(r, r.tpot) }}
 	stall       = figure{"stall", func(r *row) (time.Duration, presence) { return delivered(r, r.stall) }}
+	longestITL  = figure{"itl", func(r *row) (time.Duration, presence) { return delivered(r, r.itl) }}
 	lateness    = figure{"lateness", between(func(r *row) (a, b time.Duration) { return r.scheduled, r.released })}
 	capWait     = figure{"cap_wait", between(func(r *row) (a, b time.Duration) { return r.released, r.admitted })}
 	connect     = figure{"connect", between(func(r *row) (a, b time.Duration) { return r.admitted, r.connected })}

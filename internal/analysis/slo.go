@@ -1,6 +1,7 @@
 package analysis
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,8 +23,9 @@ type SLO struct {
 
 // Objective bounds one figure, of each request or at a quantile of the run.
 type Objective struct {
-	// Figure is ttft, service_ttft, first_answer, tpot, stall or e2e. Pooled gaps
-	// and ITL are not independent and cannot be objectives.
+	// Figure is ttft, service_ttft, first_answer, tpot, itl, stall or e2e. Pooled
+	// gaps and ITL are not independent and cannot be objectives: itl is the largest
+	// of each request, and has no quantile.
 	Figure string
 	// Quantile is the level of an objective on the run; 0: of each request.
 	Quantile stats.Permille
@@ -32,10 +34,13 @@ type Objective struct {
 
 func (o Objective) check() error {
 	if _, ok := sloFigures[o.Figure]; !ok {
-		return fmt.Errorf("no objective can be set on %q; use ttft, service_ttft, first_answer, tpot, stall or e2e", o.Figure)
+		return fmt.Errorf("no objective can be set on %q; use ttft, service_ttft, first_answer, tpot, itl, stall or e2e", o.Figure)
 	}
 	if o.Limit <= 0 {
 		return fmt.Errorf("objective on %s: the limit must be above 0, not %v", o.Figure, o.Limit)
+	}
+	if o.Figure == "itl" && o.Quantile != 0 {
+		return errors.New("objective on itl: inter-token latencies of all requests together are not independent and no verdict can rest on their quantile; set a limit for each request (itl: 50ms), or use tpot")
 	}
 	if o.Quantile < 0 || o.Quantile >= 1000 {
 		return fmt.Errorf("objective on %s: the quantile must lie between 0 and 1000 permille, not %d", o.Figure, o.Quantile)
@@ -46,7 +51,7 @@ func (o Objective) check() error {
 // sloFigures are the figures an objective may name, with how they are read.
 var sloFigures = map[string]*figure{
 	"ttft": &ttft, "service_ttft": &serviceTTFT, "first_answer": &firstAnswer,
-	"tpot": &tpot, "stall": &stall, "e2e": &e2e,
+	"tpot": &tpot, "itl": &longestITL, "stall": &stall, "e2e": &e2e,
 }
 
 // of returns the objectives that hold for a class.
@@ -91,6 +96,8 @@ func stand(r *row, o Objective) standing {
 		case o.Figure == "tpot" && r.output != 0 && r.output != 1:
 			// More than one token came, or nobody knows how many: there was a TPOT.
 			return unjudged
+		case o.Figure == "itl" && r.stall != record.Unset:
+			return unjudged // there were gaps, and nobody knows for how many tokens each
 		}
 		return met
 	}
@@ -109,6 +116,10 @@ func stand(r *row, o Objective) standing {
 		}
 	case "e2e":
 		if known && waited > o.Limit {
+			return missed
+		}
+	case "itl":
+		if has == exists && v > o.Limit {
 			return missed
 		}
 	case "stall":

@@ -18,12 +18,14 @@ func TestGood(t *testing.T) {
 			return sent(turn(0, 0, record.Cancelled), at)
 		}
 		rec := reply(0, 0, events...)
-		rec.Outcome, rec.Done, rec.OutputTokens = record.Cancelled, at, -1
+		rec.Outcome, rec.Done = record.Cancelled, at
 		return rec
 	}
 	outcome := func(o record.Outcome, rec *record.Record) *record.Record { rec.Outcome = o; return rec }
 	hidden := reply(0, 0, 100*ms, 200*ms)
 	hidden.HiddenTokens = true
+	uncounted := reply(0, 0, 100*ms, 200*ms)
+	uncounted.Events[1].Tokens, uncounted.OutputTokens = -1, 8
 	reasoningOnly := reply(0, 0, 100*ms, 200*ms)
 	reasoningOnly.FirstAnswer = record.Unset
 	tests := []struct {
@@ -49,6 +51,11 @@ func TestGood(t *testing.T) {
 		{"TPOT of one token", reply(0, 0, 100*ms), []Objective{{Figure: "tpot", Limit: 1}}, met, nil},
 		{"TPOT of hidden tokens", hidden, []Objective{{Figure: "tpot", Limit: time.Hour}}, unjudged, nil},
 		{"unjudged, and missed elsewhere", hidden, []Objective{{Figure: "tpot", Limit: time.Hour}, {Figure: "ttft", Limit: 1}}, missed, []string{"ttft"}},
+		{"largest ITL at its limit", reply(0, 0, 100*ms, 200*ms, 400*ms), []Objective{{Figure: "itl", Limit: 200 * ms}}, met, nil},
+		{"largest ITL beyond it", reply(0, 0, 100*ms, 200*ms, 400*ms), []Objective{{Figure: "itl", Limit: 199 * ms}}, missed, []string{"itl"}},
+		{"ITL of chunks without counts", uncounted, []Objective{{Figure: "itl", Limit: 1}}, unjudged, nil},
+		{"ITL of one event", reply(0, 0, 100*ms), []Objective{{Figure: "itl", Limit: 1}}, met, nil},
+		{"hung up with an ITL seen beyond", hungUp(1200*ms, 500*ms, 900*ms), []Objective{{Figure: "itl", Limit: 399 * ms}}, missed, []string{"itl"}},
 		{"all reasoning has no answer", reasoningOnly, []Objective{{Figure: "first_answer", Limit: 1}}, met, nil},
 		{"service time", reply(0, 0, 100*ms), []Objective{{Figure: "service_ttft", Limit: 99 * ms}}, missed, []string{"service_ttft"}},
 
@@ -262,7 +269,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	bad := map[string]Options{
 		"gaps are not independent": {SLO: SLO{Objectives: []Objective{{Figure: "gap", Limit: 1}}}},
 		"no limit":                 {SLO: SLO{Objectives: []Objective{{Figure: "ttft"}}}},
-		"a class":                  {SLO: SLO{Classes: map[string][]Objective{"a": {{Figure: "itl", Limit: 1}}}}},
+		"pooled ITL":               {SLO: SLO{Objectives: []Objective{{Figure: "itl", Quantile: stats.P99, Limit: 1}}}},
+		"a class":                  {SLO: SLO{Classes: map[string][]Objective{"a": {{Figure: "lateness", Limit: 1}}}}},
 		"a quantile above 1":       {SLO: SLO{Objectives: []Objective{{Figure: "ttft", Limit: 1, Quantile: 1000}}}},
 		"attainment in percent":    {SLO: SLO{Attainment: 99}},
 		"not a number":             {SLO: SLO{Attainment: math.NaN()}},

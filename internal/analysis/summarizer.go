@@ -75,7 +75,7 @@ type pooledFigure struct {
 // insideCounts is what happened inside the window, whenever it was scheduled.
 // Token counts are in millionths, so that their sums are exact.
 type insideCounts struct {
-	turns, sessions         struct{ dispatched, completed, rejected, failed int64 }
+	turns                   struct{ dispatched, completed, rejected, failed int64 }
 	outputMicro, inputMicro int64
 }
 
@@ -173,11 +173,12 @@ func (s *Summarizer) Add(rec *record.Record) {
 		priority: int32(rec.Priority), outcome: rec.Outcome, lastTurn: rec.LastTurn, streamed: rec.Streamed,
 		scheduled: rec.Scheduled, released: rec.Released, admitted: rec.Admitted, connected: rec.Connected, sent: rec.Sent,
 		first: rec.FirstOutput, answer: rec.FirstAnswer, last: rec.LastOutput, done: rec.Done,
-		tpot: orUnset(rec.TPOT()), stall: orUnset(rec.Stall()),
+		tpot: orUnset(rec.TPOT()), stall: orUnset(rec.Stall()), itl: record.Unset,
 		askedInput: count(rec.AskedInput), askedOutput: count(rec.AskedOutput),
 		input: count(rec.InputTokens), output: count(rec.OutputTokens),
 		reasoning: count(rec.ReasoningTokens), cached: count(rec.CachedTokens),
 	}
+	rec.ITL(func(d time.Duration, _ int) { r.itl = max(r.itl, d) })
 	if rec.Outcome == record.Pending {
 		r.outcome = record.Unfinished // whoever wrote this did not live to see it end
 	}

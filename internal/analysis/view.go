@@ -382,8 +382,8 @@ func (v *view) basis(lat *Latency) []*Distribution {
 	}
 	var out []*Distribution
 	v.eachObjective(func(_ string, o Objective) {
-		if o.Quantile == 0 {
-			out = append(out, figures[o.Figure])
+		if d := figures[o.Figure]; d != nil && o.Quantile == 0 {
+			out = append(out, d)
 		}
 	})
 	if out == nil {
