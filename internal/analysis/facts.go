@@ -1,6 +1,6 @@
 package analysis
 
-// Facts are what the caller knows of a run only when it has ended. They pass
+// Facts are what the caller knows of a run, some of it only when it has ended. They pass
 // into the summary; of Generator, the figures that records hold are filled in.
 type Facts struct {
 	Run RunFacts
@@ -12,7 +12,5 @@ type Facts struct {
 	Replicas  []Replica
 }
 
-// Know takes the facts; before Summary.
-func (s *Summarizer) Know(f Facts) {
-	s.opt.Run, s.opt.Planned, s.opt.Generator, s.opt.Prefix, s.opt.Replicas = f.Run, f.Planned, f.Generator, f.Prefix, f.Replicas
-}
+// Know takes the facts, in place of those of the options; call it before Summary.
+func (s *Summarizer) Know(f Facts) { s.opt.Facts = f }

@@ -126,10 +126,10 @@ func TestValidity(t *testing.T) {
 		{"another limit", run(late(5*ms + 1)), Options{Limits: Limits{Lateness: 6 * ms}}, ""},
 		{"stamps as wide as they may be", run(wide(9900)), Options{}, ""},
 		{"stamps wider", run(wide(10200)), Options{}, "stamp interval"},
-		{"a resource ran out", run(same), Options{Generator: Generator{LimitsHit: []string{"ports: 28,000 of 28,231 in use"}}}, "ports"},
-		{"all there", run(same), Options{Planned: Planned{Sessions: 100, Turns: 100}}, ""},
-		{"records missing", run(same), Options{Planned: Planned{Turns: 101}}, "missing"},
-		{"other sessions", run(same), Options{Planned: Planned{Sessions: 90}}, "not the planned ones"},
+		{"a resource ran out", run(same), Options{Facts: Facts{Generator: Generator{LimitsHit: []string{"ports: 28,000 of 28,231 in use"}}}}, "ports"},
+		{"all there", run(same), Options{Facts: Facts{Planned: Planned{Sessions: 100, Turns: 100}}}, ""},
+		{"records missing", run(same), Options{Facts: Facts{Planned: Planned{Turns: 101}}}, "missing"},
+		{"other sessions", run(same), Options{Facts: Facts{Planned: Planned{Sessions: 90}}}, "not the planned ones"},
 		{"a session never released", run(func(i int, r *record.Record) {
 			if i == 50 {
 				*r = *turn(50, r.Scheduled, record.Unfinished)
@@ -162,7 +162,7 @@ func TestStampQuality(t *testing.T) {
 	a.Events[1].Width = 100
 	a.Reads, a.MultiEventReads, a.RefusedStamps = 2, 1, 1
 	b.StampSource, b.Reads, b.Reconnects, b.Retries = "read", 2, 1, 2
-	sum := summarize(t, Options{Phases: window(time.Second), Generator: Generator{CPUShare: ptr(0.25)}}, a, b)
+	sum := summarize(t, Options{Phases: window(time.Second), Facts: Facts{Generator: Generator{CPUShare: ptr(0.25)}}}, a, b)
 	g := sum.Generator
 	if g.StampSource != "mixed" || g.Reads != 4 || g.MultiEventReads != 1 || g.RefusedStamps != 1 || finding(sum, "mixed-stamps") == nil {
 		t.Errorf("%+v", g)
@@ -210,4 +210,18 @@ func TestWindowOfSeveralPhases(t *testing.T) {
 		t.Errorf("%+v %+v", sum.Counts, sum.Window)
 	}
 	is(t, "rate", sum.Rates.Offered, 0.1)
+}
+
+// Facts that come when the run has ended take the place of the options'.
+func TestKnow(t *testing.T) {
+	s, err := New(Options{Phases: window(time.Second), Facts: Facts{Run: RunFacts{ID: "early"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Add(reply(0, 0, ms))
+	s.Know(Facts{Run: RunFacts{ID: "late"}, Planned: Planned{Turns: 2}, Replicas: []Replica{{Name: "a"}}})
+	sum := s.Summary()
+	if sum.Run.ID != "late" || sum.Verdict.Valid || len(sum.Replicas) != 1 {
+		t.Errorf("%+v %+v", sum.Run, sum.Verdict)
+	}
 }

@@ -16,26 +16,19 @@ import (
 // Options says what the records do not. The zero value takes the whole run as
 // the measured window and asks no SLO.
 type Options struct {
-	Run RunFacts
+	// Facts may also come later, by Know.
+	Facts
 	// Phases of the run, in order and not overlapping. Empty: one measured phase
 	// from 0 to the last stamp.
 	Phases []plan.Phase
 	SLO    SLO
-	// Planned is what the whole plan holds, warm-up and tail included, to notice
-	// missing records; a zero is not checked.
-	Planned Planned
-	Limits  Limits
+	Limits Limits
 	// Batches is how many blocks of equal length the window is cut into for the
 	// intervals; 0: 20.
 	Batches int
 	// ClosedLoop is set where clients wait for their answers: there is then no
 	// planned arrival to hold the run to.
 	ClosedLoop bool
-	// Generator, Prefix and Replicas pass into the summary; of Generator, the
-	// figures that records hold are filled in.
-	Generator Generator
-	Prefix    *Prefix
-	Replicas  []Replica
 }
 
 // Planned counts what the plan holds.

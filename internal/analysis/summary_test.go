@@ -447,7 +447,7 @@ func TestL9_NothingIsDropped(t *testing.T) {
 		}
 		queue = append(queue, rec)
 	}
-	opt := Options{Phases: window(10 * time.Second), Planned: Planned{Sessions: 20, Turns: 20}}
+	opt := Options{Phases: window(10 * time.Second), Facts: Facts{Planned: Planned{Sessions: 20, Turns: 20}}}
 	sum := summarize(t, opt, shed...)
 	if sum.Counts.Planned != 20 || sum.Attempts.Sent != 4 || sum.Counts.Shed != 16 || sum.Counts.Unfinished != 0 {
 		t.Errorf("shed: %+v, sent %d", sum.Counts, sum.Attempts.Sent)
@@ -571,7 +571,7 @@ func mixedRun() ([]*record.Record, Options) {
 			Classes:    map[string][]Objective{"rag": {{Figure: "ttft", Limit: 800 * ms}, {Figure: "e2e", Limit: 1800 * ms}}},
 			Attainment: 0.9,
 		},
-		Run: RunFacts{ID: "r1", Name: "mixed", Seed: 3},
+		Facts: Facts{Run: RunFacts{ID: "r1", Name: "mixed", Seed: 3}},
 	}
 }
 
