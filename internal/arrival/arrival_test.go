@@ -174,6 +174,21 @@ func TestL3_DispersionOfPoisson(t *testing.T) {
 	}
 }
 
+// Over windows much longer than a gap the dispersion of counts is that of the
+// gaps, CV². 333 windows know it to 8 %: the band is four times that.
+func TestDispersionIsThatOfTheGaps(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		g    Gaps
+		want float64
+	}{{"poisson", Poisson(), 1}, {"gamma cv 2", Gamma(2), 4}, {"weibull cv 1.5", Weibull(1.5), 2.25}, {"gamma cv 0.5", Gamma(0.5), 0.25}} {
+		const span = 20_000 * time.Second
+		if got := idc(run(c.g, Flat(0, span, 10), 21), span, time.Minute); math.Abs(got/c.want-1) > 0.31 {
+			t.Errorf("%s: index of dispersion at 60 s %.3f, want %.3f", c.name, got, c.want)
+		}
+	}
+}
+
 // A hundred gaps of mean 1 and shape 0.1 span 100 with variance 100/0.1: the
 // standard deviation is 31.6, where rescaled draws would have 0.
 func TestL4_DrawsAreNotRescaled(t *testing.T) {
