@@ -52,6 +52,7 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 	r := client.Probe(ctx)
 	man.Target.Dialect, man.Target.EngineVersion, man.Target.MaxModelLen = string(r.Dialect), r.Version, max(r.MaxModelLen, 0)
 	man.Target.TemplateTokens = r.TemplateTokens
+	man.Target.CacheSalts = r.CacheSalts
 	cfg.Dialect = r.Dialect
 	if cfg.Model == "" {
 		cfg.Model, man.Target.Model = r.Model, r.Model
@@ -116,7 +117,7 @@ func WriteProbe(w io.Writer, r *protocol.ProbeReport) error {
 			add("chat template", "%d tokens around a prompt; %.3g tokens for a word", r.TemplateTokens, r.TokensPerWord)
 		}
 		if r.CacheHit >= 0 {
-			add("warm prefix", "%d cached tokens when the same prompt came again", r.CacheHit)
+			add("warm prefix", "%d cached tokens when the same prompt came again; cache_salt keeps runs apart: %s", r.CacheHit, yes(r.CacheSalts))
 		}
 	}
 	for _, row := range rows {

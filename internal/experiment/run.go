@@ -110,6 +110,7 @@ type TargetFacts struct {
 	EngineVersion  string `json:"engine_version"`
 	MaxModelLen    int    `json:"max_model_len"`   // 0: it does not say
 	TemplateTokens int    `json:"template_tokens"` // what the chat template adds; -1: unknown
+	CacheSalts     bool   `json:"cache_salts"`     // the engine's cache_salt was seen to work, and is used
 }
 
 // tailPhase is the name of the plan's last phase, which keeps the load on.
@@ -204,7 +205,14 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	prefix := newPrefixMeter(work.Phases())
 	before := readHost()
 	if found.reached {
-		renderer := work.Renderer(workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)})
+		render := workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)}
+		if man.Target.CacheSalts {
+			render.SaltTokens = -1 // the engine's own field does it
+		}
+		renderer := work.Renderer(render)
+		if man.Target.CacheSalts {
+			cfg.CacheSalt = renderer.CacheSalt
+		}
 		cfg.Zero = conn.Clock().Now() + loadgen.LeadIn
 		man.StartedAt = conn.Clock().Start().Add(cfg.Zero).UTC()
 		if exp.Target.Tokenizer == "server" {

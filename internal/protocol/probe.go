@@ -3,9 +3,11 @@ package protocol
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -61,6 +63,10 @@ type ProbeReport struct {
 	// cache. CacheHit is what the last of three prompts, a repeated one, had of
 	// it; -1 unknown.
 	CachedTokens bool `json:"cached_tokens"`
+	// CacheSalts: a prompt that was cached is not any more when it comes with a
+	// cache_salt of its own. Seen, not taken from the engine's name: a field
+	// that is quietly ignored keeps nothing apart.
+	CacheSalts bool `json:"cache_salts"`
 	CacheHit     int  `json:"cache_hit"`
 	// LengthAsked and LengthGot are the output tokens of one answer; -1 unknown.
 	// ForcesLength is set where requests force the length and it came out so.
@@ -308,6 +314,16 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 		long = again
 	}
 	r.CacheHit = again.CachedTokens
+	if r.Dialect.TakesCacheSalt() && again.CachedTokens >= 2*probeWords {
+		with.cfg.Body = maps.Clone(c.cfg.Body)
+		if with.cfg.Body == nil {
+			with.cfg.Body = map[string]any{}
+		}
+		with.cfg.Body["cache_salt"] = rand.Text()
+		salted := with.ask(ctx, r.Model, 4*probeWords)
+		with.cfg.Body = c.cfg.Body
+		r.CacheSalts = salted.Outcome == record.OK && salted.CachedTokens < probeWords
+	}
 	r.CachedTokens = short.CachedTokens >= 0 || long.CachedTokens >= 0 || again.CachedTokens >= 0
 	if short.InputTokens > 0 && long.InputTokens > 0 {
 		r.TokensPerWord, r.TemplateTokens = line(probeWords, short.InputTokens, 4*probeWords, long.InputTokens)
