@@ -941,3 +941,93 @@ func TestHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// L8 over HTTP/2: a server's limit of streams per connection is met with more
+// connections.
+func TestL8_HTTP2(t *testing.T) {
+	const limit, n = 10, 35
+	var open sync.WaitGroup
+	open.Add(n)
+	release := make(chan struct{})
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{Protocols: &protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: limit}, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			open.Done()
+			<-release
+		}
+		io.WriteString(w, "hi")
+	})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	cl := newClient(t, Options{H2C: true})
+	base := "http://" + l.Addr().String()
+	get(t, cl, &Request{URL: mustURL(base)}) // the first connection now knows the limit
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			var a answer
+			if err := cl.Do(ctx, &Request{URL: mustURL(base + "/hold")}, new(Timing), &a); err != nil || string(a.body) != "hi" {
+				t.Errorf("got %q, %v", a.body, err)
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() { open.Wait(); close(all) }()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		t.Error("the server never saw all streams at once")
+	}
+	close(release)
+	wg.Wait()
+	if s := cl.Stats(); s.Dials < (n+limit-1)/limit {
+		t.Errorf("%d connections for %d streams of at most %d", s.Dials, n, limit)
+	}
+	cl.Close()
+	if n := cl.Stats().Open; n != 0 {
+		t.Errorf("%d connections open after Close", n)
+	}
+}
+
+// C8 over HTTP/2: a reused connection that died is replaced.
+func TestC8_HTTP2(t *testing.T) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	var mu sync.Mutex
+	var conns []net.Conn
+	srv := &http.Server{Protocols: &protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/die" {
+			mu.Lock()
+			if len(conns) == 1 {
+				conns[0].Close()
+			}
+			mu.Unlock()
+		}
+		io.WriteString(w, "hi")
+	}), ConnState: func(c net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+		}
+	}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	cl := newClient(t, Options{H2C: true})
+	get(t, cl, &Request{URL: mustURL("http://" + l.Addr().String())})
+	a, tm := get(t, cl, &Request{URL: mustURL("http://" + l.Addr().String() + "/die"), Body: []byte("x")})
+	if string(a.body) != "hi" || tm.Reconnects != 1 || tm.Reused || cl.Stats().Reconnects != 1 {
+		t.Errorf("got %q, %+v", a.body, tm)
+	}
+}

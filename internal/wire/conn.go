@@ -36,6 +36,7 @@ type conn struct {
 	stamp Stamp // of those bytes
 	plain *buffer
 
+	failed  error    // of the last read: there will be no other
 	history *history // for HTTP/2
 	served  bool
 	idle    time.Duration // since when
@@ -45,18 +46,20 @@ type conn struct {
 // fill waits for bytes to arrive and stamps them. What was received before must
 // have been consumed.
 func (c *conn) fill() error {
-	c.history.enter()
-	var err error
-	if c.watch != nil {
-		err = c.watch.fill(c)
-	} else {
-		err = c.fillBlind()
+	if c.failed != nil {
+		return c.failed
 	}
-	if err == nil {
+	c.history.enter()
+	if c.watch != nil {
+		c.failed = c.watch.fill(c)
+	} else {
+		c.failed = c.fillBlind()
+	}
+	if c.failed == nil {
 		c.client.count.reads.Add(1)
 		c.history.add(c.stamp)
 	}
-	return err
+	return c.failed
 }
 
 // fillBlind reads a connection of which nothing but Read is known.
@@ -90,8 +93,8 @@ func (c *conn) next() ([]byte, Stamp, error) {
 		return b, c.stamp, nil
 	}
 	if c.r == c.w {
-		// Wait here, where no buffer is held, rather than inside tls.Conn. It
-		// meets the same error again, and tells a clean end from a cut one.
+		// Wait here, where no buffer is held, rather than inside tls.Conn. That
+		// meets the same error, and tells a clean end from a cut one.
 		_ = c.fill()
 	}
 	c.plain = buffers.Get().(*buffer)

@@ -73,6 +73,7 @@ type stream struct {
 	cn     *conn
 	cc     *http.ClientConn
 	served atomic.Bool
+	users  int // exchanges that hold it; shared.mu guards it
 }
 
 func (s *stream) used() bool { return s.served.Load() }
@@ -105,6 +106,7 @@ func (p *shared) take(session string, key poolKey) *stream {
 		live = append(live, s)
 		if found == nil && s.cc.Reserve() == nil {
 			found = s
+			s.users++
 		}
 	}
 	if len(live) < len(list) {
@@ -117,6 +119,9 @@ func (p *shared) take(session string, key poolKey) *stream {
 func (p *shared) put(session string, key poolKey, s *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return // its one exchange closes it
+	}
 	if p.conns == nil {
 		p.conns = map[string]map[poolKey][]*stream{}
 	}
@@ -142,13 +147,13 @@ func (p *shared) end(session string) {
 // exchanges.
 func (p *shared) close() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	all := p.conns
 	p.conns, p.closed = nil, true
-	p.mu.Unlock()
 	for _, lists := range all {
 		for _, list := range lists {
 			for _, s := range list {
-				if s.cc.InFlight() == 0 {
+				if s.users == 0 {
 					s.close()
 				}
 			}
@@ -186,7 +191,7 @@ func (c *Client) share(ctx context.Context, cn *conn, r *route, req *Request) (*
 		}
 		return nil, &ConnectError{Addr: r.addr, Err: fmt.Errorf("HTTP/2: %w", err)}
 	}
-	s := &stream{cn: cn, cc: cc}
+	s := &stream{cn: cn, cc: cc, users: 1}
 	if !req.NoReuse {
 		c.shared.put(req.Session, r.key(), s)
 	}
@@ -203,7 +208,8 @@ func (s *stream) do(ctx context.Context, r *route, req *Request, t *Timing, h Ha
 	}
 	defer func() {
 		cl.shared.mu.Lock()
-		over := req.NoReuse || cl.shared.closed && s.cc.InFlight() == 0
+		s.users--
+		over := req.NoReuse || cl.shared.closed && s.users == 0
 		cl.shared.mu.Unlock()
 		if over || s.cc.Err() != nil {
 			s.close()
@@ -239,7 +245,7 @@ func (s *stream) do(ctx context.Context, r *route, req *Request, t *Timing, h Ha
 		return false, failed("waiting for the answer", err)
 	}
 	defer resp.Body.Close()
-	stamp, next := s.cn.history.since(first, clock)
+	stamp, _ := s.cn.history.since(first, clock)
 	if err := h.Headers(resp.StatusCode, resp.Header, stamp); err != nil {
 		return true, err
 	}
@@ -248,7 +254,7 @@ func (s *stream) do(ctx context.Context, r *route, req *Request, t *Timing, h Ha
 	n := int64(0)
 	for {
 		k, err := resp.Body.Read(b.bytes[:])
-		stamp, next = s.cn.history.since(first, clock)
+		stamp, next := s.cn.history.since(first, clock)
 		if k < len(b.bytes) { // none of it is left
 			first = next
 		}
