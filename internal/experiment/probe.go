@@ -64,7 +64,18 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 	case !r.Reached:
 		f.add("target-unreached", analysis.Error, r.Error, "check target.url; trueload probe "+man.Target.URL+" says more")
 	case !r.Answered:
-		f.add("target-refused", analysis.Error, "the probe's prompt got no good answer: "+r.AnswerError, "trueload probe "+man.Target.URL+" says more")
+		message := "the probe's prompt got no good answer: " + r.AnswerError
+		if r.AnswerStatus > 0 && r.AnswerStatus != http.StatusOK {
+			message = fmt.Sprintf("the probe's prompt was answered with %d %s: %s", r.AnswerStatus, http.StatusText(r.AnswerStatus), r.AnswerError)
+		}
+		remedy := "trueload probe " + man.Target.URL + " says more"
+		switch r.AnswerStatus {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			remedy = "give a key that is taken: --set target.headers.Authorization='Bearer ${API_KEY}'"
+		case http.StatusNotFound:
+			remedy = "is target.url the server's base address, and target.model one that it serves? " + remedy
+		}
+		f.add("target-refused", analysis.Error, message, remedy)
 		// A server that is overloaded or broken is still one to measure; one that
 		// does not take these requests (401, 404) would refuse them all.
 		s := r.AnswerStatus

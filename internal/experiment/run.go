@@ -197,12 +197,16 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	cancel()
 	for _, f := range found.findings {
 		say("%s: %s", f.Severity, f.Message)
+		if f.Severity == analysis.Error && f.Remedy != "" {
+			say("  hint: %s", f.Remedy)
+		}
 	}
 	sum, err := newSummarizer(exp, &man)
 	if err != nil {
 		return nil, err
 	}
 	prefix := newPrefixMeter(work.Phases())
+	why := newFailures(work.Phases())
 	before := readHost()
 	if found.reached {
 		render := workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)}
@@ -227,7 +231,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 			return nil, err
 		}
 		say("%s", announce(exp, work, &man, dir))
-		sent, err = send(ctx, sending{exp: exp, opt: opt, work: work, conn: conn, client: client, zero: cfg.Zero, out: out, sum: sum, prefix: prefix})
+		sent, err = send(ctx, sending{exp: exp, opt: opt, work: work, conn: conn, client: client, zero: cfg.Zero, out: out, sum: sum, prefix: prefix, why: why})
 		if err != nil {
 			found.add("run-error", analysis.Error, err.Error(), "what was measured before it is kept")
 		}
@@ -243,7 +247,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	man.Connection = conn.Stats()
 	man.Generator.Retransmits = &man.Connection.Retransmits
 	man.Prefix = prefix.figures(man.Target.TemplateTokens, exp.Salt == "")
-	man.Findings = found.findings
+	man.Findings = append(found.findings, why.findings()...)
 
 	s := summarize(sum, exp, &man)
 	err = errors.Join(WriteSummary(out, s), out.WriteJSON(store.ManifestName, man), out.Finish())
@@ -291,6 +295,7 @@ type sending struct {
 	out    *store.Writer
 	sum    *analysis.Summarizer
 	prefix *prefixMeter
+	why    *failures
 }
 
 // send sends the plan and keeps its records, until the plan's end, an
@@ -334,6 +339,7 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 				in.conn.EndSession(protocol.SessionKey(r.ID.Session))
 			}
 			in.sum.Add(r)
+			in.why.add(r)
 			in.out.Record(r)
 		},
 	}
@@ -433,7 +439,10 @@ func announce(exp *spec.Experiment, work *workload.Workload, man *Manifest, dir 
 			end = max(end, p.End)
 		}
 	}
-	what := fmt.Sprintf("%s (%s)", man.Target.Model, man.Target.URL)
+	what := man.Target.URL
+	if man.Target.Model != "" {
+		what = man.Target.Model + " at " + what
+	}
 	if f.Sessions < 0 {
 		return fmt.Sprintf("closed loop of %d clients against %s for %s, into %s", exp.Load.Closed.Clients, what, unit.Duration(end), dir)
 	}

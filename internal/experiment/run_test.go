@@ -3,7 +3,6 @@ package experiment
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -17,11 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trueload/trueload/internal/analysis"
-	"github.com/trueload/trueload/internal/loadgen"
 	"github.com/trueload/trueload/internal/record"
 	"github.com/trueload/trueload/internal/sim"
 	"github.com/trueload/trueload/internal/sim/httpapi"
-	"github.com/trueload/trueload/internal/spec"
 	"github.com/trueload/trueload/internal/store"
 	"github.com/trueload/trueload/internal/trace"
 )
@@ -65,13 +62,7 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 // virtual time, and returns the result with the engine's own log.
 func simulate(t *testing.T, file string, o httpapi.Options) (*Result, []*record.Record, map[string]httpapi.Truth) {
 	t.Helper()
-	exp, err := spec.Parse("test.yaml", []byte(file))
-	if err == nil {
-		err = exp.Finish()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	exp := experimentOf(t, file)
 	dir := filepath.Join(t.TempDir(), "result")
 	truths := map[string]httpapi.Truth{}
 	var mu sync.Mutex
@@ -302,6 +293,3 @@ load: {arrivals: trace}
 		})
 	}
 }
-
-var _ = io.Discard
-var _ = loadgen.EndPlan

@@ -46,8 +46,12 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := res.Records(func(r *record.Record) error { sum.Add(r); return nil }); err != nil {
+	why := newFailures(man.Phases)
+	if err := res.Records(func(r *record.Record) error { sum.Add(r); why.add(r); return nil }); err != nil {
 		return nil, err
+	}
+	if res.CutShort { // else the run itself has noted them
+		man.Findings = append(man.Findings, why.findings()...)
 	}
 	return summarize(sum, exp, &man), nil
 }
