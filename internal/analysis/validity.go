@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueload/trueload/internal/record"
 	"github.com/trueload/trueload/internal/stats"
+	"github.com/trueload/trueload/internal/unit"
 )
 
 // Limits are where a run stops being valid: past them the instrument failed,
@@ -137,15 +138,7 @@ func (s *Summarizer) generator(sum *Summary, w span) Generator {
 }
 
 // seconds prints a time for a sentence.
-func seconds(s float64) string {
-	d := time.Duration(s * 1e9)
-	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
-		if d >= unit {
-			return d.Round(unit / 1000).String()
-		}
-	}
-	return d.String()
-}
+func seconds(s float64) string { return unit.Duration(time.Duration(s * 1e9)) }
 
 // quantileName is p50, p99, p999.
 func quantileName(p stats.Permille) string {

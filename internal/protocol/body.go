@@ -69,11 +69,16 @@ func askedInput(s *plan.Session, turn int) int {
 		return -1
 	}
 	n := s.Turns[turn].InputTokens
-	for _, t := range s.History {
-		n += t.InputTokens + t.OutputTokens
+	for _, before := range [][]plan.Turn{s.History, s.Turns[:turn]} {
+		for _, t := range before {
+			n += t.InputTokens + t.OutputTokens
+			if t.Prompt.Item >= 0 {
+				return -1
+			}
+		}
 	}
-	for _, t := range s.Turns[:turn] {
-		n += t.InputTokens + t.OutputTokens
+	if s.Turns[turn].Prompt.Item >= 0 {
+		return -1
 	}
 	return n
 }

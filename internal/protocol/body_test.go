@@ -34,7 +34,7 @@ func (texts) Tokens(s *plan.Session, t *plan.Turn) ([]int, error) {
 // live is a session with one turn in its history and three to be sent.
 func live() *plan.Session {
 	turn := func(i, in, out int) plan.Turn {
-		return plan.Turn{Index: int32(i), InputTokens: in, OutputTokens: out}
+		return plan.Turn{Index: int32(i), InputTokens: in, OutputTokens: out, Prompt: plan.Prompt{Item: -1}}
 	}
 	s := &plan.Session{Seq: 7, History: []plan.Turn{turn(0, 100, 50)}, Turns: []plan.Turn{turn(1, 20, 10), turn(2, 30, 11), turn(3, 40, 12)}}
 	s.History[0].Prompt.PrefixTokens = 60
@@ -231,6 +231,16 @@ func TestPrepareErrors(t *testing.T) {
 		}
 		if _, err := New(cfg, d, texts{}); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// The length of real text is the server's to count.
+func TestAskedInputOfRealText(t *testing.T) {
+	s := &plan.Session{Scripted: true, Turns: []plan.Turn{{InputTokens: 100, Prompt: plan.Prompt{Item: 3}}, {InputTokens: 9, Prompt: plan.Prompt{Item: -1}}}}
+	for turn := range s.Turns {
+		if got := askedInput(s, turn); got != -1 {
+			t.Errorf("turn %d: asked %d, want -1", turn, got)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func exchangeIn(ctx context.Context, t testing.TB, d *script, cfg Config) (*reco
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &plan.Session{Scheduled: 0, Turns: []plan.Turn{{InputTokens: 10, OutputTokens: 8, At: plan.Unset}, {Index: 1, InputTokens: 5, OutputTokens: 8, At: plan.Unset}}}
+	s := &plan.Session{Scheduled: 0, Turns: []plan.Turn{{InputTokens: 10, OutputTokens: 8, At: plan.Unset, Prompt: plan.Prompt{Item: -1}}, {Index: 1, InputTokens: 5, OutputTokens: 8, At: plan.Unset, Prompt: plan.Prompt{Item: -1}}}}
 	send, err := c.Prepare(s, 0, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ type ProbeReport struct {
 	// cache_salt of its own. Seen, not taken from the engine's name: a field
 	// that is quietly ignored keeps nothing apart.
 	CacheSalts bool `json:"cache_salts"`
-	CacheHit     int  `json:"cache_hit"`
+	CacheHit   int  `json:"cache_hit"`
 	// LengthAsked and LengthGot are the output tokens of one answer; -1 unknown.
 	// ForcesLength is set where requests force the length and it came out so.
 	ForcesLength bool `json:"forces_length"`

@@ -70,7 +70,7 @@ func overWire(t *testing.T, h http.HandlerFunc, cfg Config, f func(t *testing.T,
 
 func oneTurn(t *testing.T, ctx context.Context, c *Client) *record.Record {
 	t.Helper()
-	s := &plan.Session{Turns: []plan.Turn{{InputTokens: 10, OutputTokens: 8}}}
+	s := &plan.Session{Turns: []plan.Turn{{InputTokens: 10, OutputTokens: 8, Prompt: plan.Prompt{Item: -1}}}}
 	send, err := c.Prepare(s, 0, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,12 @@ func Markdown(w io.Writer, s *analysis.Summary) error {
 		name = s.Run.ID
 	}
 	valid := "valid"
-	if !s.Verdict.Valid {
+	switch {
+	case s.Counts.Planned == 0:
+		valid = "**nothing measured**"
+	case s.Counts.OK == 0 && s.Verdict.Valid:
+		valid = "**nothing ok**"
+	case !s.Verdict.Valid:
 		valid = "**INVALID**: " + strings.Join(s.Verdict.InvalidReasons, "; ")
 	}
 	fmt.Fprintf(b, "### %s\n\nrun %s, SLO **%s**", cell(name), valid, s.Verdict.SLO)

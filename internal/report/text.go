@@ -32,11 +32,13 @@ type TextOptions struct {
 func Text(w io.Writer, s *analysis.Summary, opt TextOptions) error {
 	t := &text{w: bufio.NewWriter(w), color: opt.Color}
 	t.verdict(s)
-	t.latency(s)
-	t.load(s)
-	t.tokens(s)
-	t.slices(s)
-	t.instrument(s)
+	if s.Counts.Planned > 0 {
+		t.latency(s)
+		t.load(s)
+		t.tokens(s)
+		t.slices(s)
+		t.instrument(s)
+	}
 	t.findings(s.Findings)
 	if opt.Dir != "" {
 		t.line("")
@@ -88,9 +90,15 @@ func (t *text) judged(j analysis.Judgment) string {
 
 func (t *text) verdict(s *analysis.Summary) {
 	t.line("")
-	if s.Verdict.Valid {
+	switch {
+	case s.Counts.Planned == 0:
+		t.line("%s   no request was planned or sent", t.paint(red, "NOTHING MEASURED"))
+		return
+	case s.Counts.OK == 0 && s.Verdict.Valid:
+		t.line("%s   not one request was ok. SLO: %s", t.paint(red, "NOTHING OK"), t.judged(s.Verdict.SLO))
+	case s.Verdict.Valid:
 		t.line("%s   SLO: %s", t.paint(green, "VALID"), t.judged(s.Verdict.SLO))
-	} else {
+	default:
 		t.line("%s   the instrument failed: do not use these numbers. SLO: %s", t.paint(red, "INVALID"), t.judged(s.Verdict.SLO))
 		for _, r := range s.Verdict.InvalidReasons {
 			t.line("  - %s", r)

@@ -88,6 +88,10 @@ func (f Flags) phases(e *Experiment, set, bad func(flag, a, b string)) {
 			d = v
 		}
 		l.Phases = e.usualPhases(d)
+		if l.Closed != nil && f.Requests != "" && f.WarmUp == "" {
+			// How many sessions a timed warm-up takes is the server's to say.
+			l.Phases = slices.DeleteFunc(l.Phases, func(p Phase) bool { return !p.Measured })
+		}
 	}
 	if f.For != "" && f.Requests != "" {
 		bad("--requests", "cannot be given with --for", "a phase lasts a time or a number of requests")

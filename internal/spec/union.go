@@ -181,6 +181,10 @@ func (x *Objective) fromMapping(d *decoder, path string, n *yaml.Node) {
 			d.fault(k, at, "is not a quantile", hint)
 			return
 		}
+		if strings.HasSuffix(path, "slo.itl") {
+			d.fault(k, at, "is a quantile of pooled gaps, which are not independent: no verdict can rest on it", "write one duration, the largest ITL of each request, or use tpot or stall")
+			return
+		}
 		var limit time.Duration
 		d.decode(at, c, reflect.ValueOf(&limit).Elem(), "")
 		if slices.ContainsFunc(x.Quantiles, func(q Quantile) bool { return q.P == p }) {

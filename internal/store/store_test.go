@@ -268,4 +268,3 @@ func FuzzReadJournal(f *testing.F) {
 		res.Records(func(*record.Record) error { return nil })
 	})
 }
-
