@@ -73,7 +73,25 @@ type stream struct {
 	cn     *conn
 	cc     *http.ClientConn
 	served atomic.Bool
-	users  int // exchanges that hold it; shared.mu guards it
+	known  atomic.Bool // the server has told its limit of streams
+	users  int         // exchanges that hold it; shared.mu guards it
+}
+
+// unknownLimit is what net/http takes for a limit before the server told one.
+const unknownLimit = 100
+
+// limited tells whether the server's limit of streams is known. Before that, a
+// second request could be put behind a limit, where it would wait unseen.
+func (s *stream) limited() bool {
+	if !s.known.Load() {
+		available := s.cc.Available()
+		limit := available + s.cc.InFlight()
+		if limit == unknownLimit || available != s.cc.Available() {
+			return false
+		}
+		s.known.Store(true)
+	}
+	return true
 }
 
 func (s *stream) used() bool { return s.served.Load() }
@@ -104,7 +122,7 @@ func (p *shared) take(session string, key poolKey) *stream {
 			continue
 		}
 		live = append(live, s)
-		if found == nil && s.cc.Reserve() == nil {
+		if found == nil && s.limited() && s.cc.Reserve() == nil {
 			found = s
 			s.users++
 		}
@@ -244,6 +262,7 @@ func (s *stream) do(ctx context.Context, r *route, req *Request, t *Timing, h Ha
 	if err != nil {
 		return false, failed("waiting for the answer", err)
 	}
+	s.known.Store(true) // settings come before any answer
 	defer resp.Body.Close()
 	stamp, _ := s.cn.history.since(first, clock)
 	if err := h.Headers(resp.StatusCode, resp.Header, stamp); err != nil {
