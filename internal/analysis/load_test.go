@@ -185,7 +185,10 @@ func TestShortWindow(t *testing.T) {
 	if f := finding(run(2*time.Second), "short-window"); f != nil {
 		t.Errorf("five times the longest will do: %+v", f)
 	}
-	if f := finding(run(2*time.Second+ms), "short-window"); f == nil || !strings.Contains(f.Remedy, "10.005s") {
+	if f := finding(run(2*time.Second+ms), "short-window"); f == nil {
+		t.Error("just more than a fifth of the window is too long")
+	}
+	if f := finding(run(3*time.Second), "short-window"); f == nil || !strings.Contains(f.Remedy, "15 s") {
 		t.Errorf("%+v", f)
 	}
 }
