@@ -169,3 +169,9 @@ func certificate(from, to time.Time) (tls.Certificate, error) {
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
+
+// serveHandler serves h on a loopback port.
+func serveHandler(h http.Handler) (url string, stop func()) {
+	srv := httptest.NewServer(h)
+	return srv.URL, func() { srv.CloseClientConnections(); srv.Close() }
+}
