@@ -39,6 +39,9 @@ func (c *conn) do(ctx context.Context, r *route, req *Request, t *Timing, h Hand
 
 	clock := cl.clock
 	t.Sent = clock.Now()
+	if c.watch != nil {
+		c.watch.silent(t.Sent) // no answer comes before its request
+	}
 	var sent chan struct{}
 	var writeErr error
 	written := Unset

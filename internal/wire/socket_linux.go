@@ -74,6 +74,10 @@ func (k *kernel) hold() {
 	}
 }
 
+// settle waits until the kernel stamps packets: the holder's wish is granted by
+// a thread of the kernel's, some time later, and nothing tells when.
+func (k *kernel) settle() { time.Sleep(20 * time.Millisecond) }
+
 // close ends the witness. Sockets still open keep valid, wider intervals.
 func (k *kernel) close() {
 	k.mu.Lock()
@@ -230,6 +234,9 @@ func (k *kernel) socket(c net.Conn) *socket {
 	})
 	return s
 }
+
+// silent says that nothing that is yet to be read came before t.
+func (s *socket) silent(t time.Duration) { s.empty, s.full = t, false }
 
 // fill reads into a buffer that is borrowed when there is something to read.
 func (s *socket) fill(c *conn) error {

@@ -5,6 +5,7 @@ package wire
 import (
 	"net"
 	"syscall"
+	"time"
 )
 
 // Only Linux gives arrival times of TCP bytes; elsewhere every connection is
@@ -18,6 +19,7 @@ type (
 
 func (*kernel) init(*Clock, *counts)                         {}
 func (*kernel) hold()                                        {}
+func (*kernel) settle()                                      {}
 func (*kernel) close()                                       {}
 func (*kernel) begin()                                       {}
 func (*kernel) end()                                         {}
@@ -25,5 +27,6 @@ func (*kernel) stats(*Stats)                                 {}
 func (*kernel) socket(net.Conn) *socket                      { return nil }
 func (*kernel) control(_, _ string, _ syscall.RawConn) error { return nil }
 func (*socket) fill(*conn) error                             { panic("no sockets are watched here") }
+func (*socket) silent(time.Duration)                         {}
 func (*socket) dead() bool                                   { return false }
 func (*socket) close()                                       {}
