@@ -232,3 +232,34 @@ func TestOwnDial(t *testing.T) {
 		t.Errorf("%d connections open after Close", n)
 	}
 }
+
+// A read that filled its buffer left bytes behind which are as old: the next
+// one keeps its lower bound.
+func TestFullReads(t *testing.T) {
+	const size = 1 << 20
+	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+		requests(c, func(*http.Request, []byte) bool { return reply(c, strings.Repeat("x", size)) })
+	})
+	c := newClient(t, Options{})
+	slow := answer{onData: func([]byte, Stamp) error { time.Sleep(ms); return nil }} // real: lets the socket fill up
+	var tm Timing
+	if err := c.Do(t.Context(), &Request{URL: mustURL("http://" + l.Addr().String())}, &tm, &slow); err != nil {
+		t.Fatal(err)
+	}
+	full := 0
+	for i := 1; i < len(slow.stamps); i++ {
+		before, s := slow.stamps[i-1], slow.stamps[i]
+		if len(slow.pieces[i-1]) == bufferSize {
+			full++
+			if s.Earliest != before.Earliest {
+				t.Errorf("read %d: Earliest moved from %v to %v though the read before was full", i, before.Earliest, s.Earliest)
+			}
+		}
+		if s.Earliest < before.Earliest {
+			t.Errorf("read %d: Earliest went back from %v to %v", i, before.Earliest, s.Earliest)
+		}
+	}
+	if len(slow.body) != size || full == 0 {
+		t.Errorf("%d bytes, %d full reads", len(slow.body), full)
+	}
+}
