@@ -134,6 +134,10 @@ func TestInterrupt_OnceDrains(t *testing.T) {
 	}
 	// What was under way was waited for: every answer the server gave is there,
 	// and none is cut.
+	// Rates are per second of what there was of the window, not of its ten minutes.
+	if w, offered := sum.Window.Measured, sum.Rates.Offered; w > 60 || offered == nil || *offered < 20 || *offered > 80 {
+		t.Errorf("40/s were asked; the window is told to be %v s long, with %v offered", w, offered)
+	}
 	until(t, "the server's log", func() bool { return int64(s.answered()) >= sum.Counts.OK })
 	if n := int64(s.answered()); sum.Counts.OK != n || sum.Counts.Unfinished != 0 {
 		t.Errorf("the server gave %d answers; summary.json has %+v", n, sum.Counts)
@@ -231,6 +235,9 @@ func TestKill9_LosesNoMoreThanASecond(t *testing.T) {
 	if sum.Counts.OK < int64(early) || sum.Counts.OK > int64(len(s.log)) {
 		t.Errorf("%d turns are ok; the server had answered %d a second before, and %d in all", sum.Counts.OK, early, len(s.log))
 	}
+	if w := sum.Window.Measured; w > 60 {
+		t.Errorf("the window is told to be %v s long", w)
+	}
 	if sum.Counts.Planned != total(sum.Counts) {
 		t.Errorf("the outcomes do not sum: %+v", sum.Counts)
 	}
@@ -286,14 +293,18 @@ func TestDiskFull_KeepsWhatWasMeasured(t *testing.T) {
 			if !strings.Contains(c.out.String(), "result-incomplete") || !strings.Contains(c.out.String(), "the run was stopped: write the journal") {
 				t.Errorf("it does not say what happened; exit code %d\n%s\n%s", code, &c.out, &c.err)
 			}
-			if code == exitOK {
-				t.Error("exit code 0")
+			if code != exitInvalid {
+				t.Errorf("exit code %d", code)
 			}
 			if !strings.Contains(c.out.String(), "TTFT") {
 				t.Errorf("no figures were shown:\n%s", &c.out)
 			}
-			free()
 			var out, errs bytes.Buffer
+			if code := run(t.Context(), []string{"report", dir}, &out, &errs); code != 0 || !strings.Contains(out.String(), "TTFT") {
+				t.Errorf("report, with the disk still full: exit code %d\n%s", code, &errs)
+			}
+			free()
+			out.Reset()
 			if code := run(t.Context(), []string{"report", dir}, &out, &errs); code != 0 {
 				t.Fatalf("report: exit code %d\n%s", code, &errs)
 			}

@@ -34,7 +34,7 @@ func (cmd reportCmd) Run(c *console) error {
 		slo = &exp.SLO
 	}
 	for i, dir := range cmd.Dir {
-		s, err := summaryOf(dir, slo)
+		s, err := summaryOf(c, dir, slo)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (cmd reportCmd) write(c *console, s *analysis.Summary, dir string) error {
 
 // summaryOf reads a result's summary, or makes it again where the run was cut
 // short or another SLO is asked.
-func summaryOf(dir string, slo *spec.SLO) (*analysis.Summary, error) {
+func summaryOf(c *console, dir string, slo *spec.SLO) (*analysis.Summary, error) {
 	res, err := store.Open(dir)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,9 @@ func summaryOf(dir string, slo *spec.SLO) (*analysis.Summary, error) {
 		return nil, err
 	}
 	if slo == nil {
-		err = experiment.WriteSummary(res, s)
+		if err := experiment.WriteSummary(res, s); err != nil {
+			fmt.Fprintf(c.err, "trueload: the summary is shown and not kept: %v\n", err)
+		}
 	}
-	return s, err
+	return s, nil
 }

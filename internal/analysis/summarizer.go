@@ -46,6 +46,7 @@ type Summarizer struct {
 	names []string
 	ids   map[string]int32
 	end   time.Duration // the last stamp of any record
+	cut   time.Duration // where the load ended before its plan did
 
 	series seriesCounts
 	inside insideCounts
@@ -99,7 +100,7 @@ func New(opt Options) (*Summarizer, error) {
 			}
 		}
 	}
-	s := &Summarizer{opt: opt, phases: slices.Clone(opt.Phases), ids: map[string]int32{}, slo: map[string][]Objective{}}
+	s := &Summarizer{opt: opt, phases: slices.Clone(opt.Phases), ids: map[string]int32{}, slo: map[string][]Objective{}, cut: math.MaxInt64}
 	s.stamps.sources = map[string]int64{}
 	for i, p := range s.phases {
 		if p.End < p.Start || i > 0 && p.Start < s.phases[i-1].End {
@@ -114,6 +115,11 @@ func New(opt Options) (*Summarizer, error) {
 	}
 	return s, nil
 }
+
+// Cut ends the window where the load ended before its plan did: rates are then
+// per second of what there was of it. What happens after that moment, as the
+// last requests end, is not inside the window, of records added from then on.
+func (s *Summarizer) Cut(at time.Duration) { s.cut = at }
 
 // phaseAt returns the index of the phase t lies in, or -1.
 func (s *Summarizer) phaseAt(t time.Duration) int16 {
@@ -131,7 +137,7 @@ func (s *Summarizer) phaseAt(t time.Duration) int16 {
 // measured tells whether t lies inside the measured window.
 func (s *Summarizer) measured(t time.Duration) bool {
 	i := s.phaseAt(t)
-	return i >= 0 && s.phases[i].Measured
+	return i >= 0 && s.phases[i].Measured && t < s.cut
 }
 
 // inWindow tells whether a turn belongs to the measured window.
@@ -396,13 +402,13 @@ func (s *Summarizer) window() span {
 	return w
 }
 
-// lastOf is where a phase ends: only the one that stands for a run without
-// phases is open.
+// lastOf is where a phase ends: where the load was cut, and for the phase that
+// stands for a run without phases, which is open, the last stamp.
 func (s *Summarizer) lastOf(p plan.Phase) time.Duration {
 	if p.End == math.MaxInt64 {
-		return s.end
+		p.End = s.end
 	}
-	return p.End
+	return max(p.Start, min(p.End, s.cut))
 }
 
 // at maps a moment to measured time from 0 on.

@@ -18,7 +18,9 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/trueload/trueload/internal/analysis"
@@ -94,6 +96,7 @@ type Manifest struct {
 	Target        TargetFacts       `json:"target"`
 	// Written when the run ended:
 	End        loadgen.EndReason  `json:"end"`
+	LoadEnd    time.Duration      `json:"load_end"` // of a load that ended before its plan did; else 0
 	Planned    int64              `json:"planned_turns"`
 	Generator  analysis.Generator `json:"generator"`
 	Prefix     *analysis.Prefix   `json:"prefix"`
@@ -240,6 +243,10 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		}
 	}
 	before.since(&man.Generator)
+	if sent.LoadEnd > 0 && (sent.End == loadgen.EndInterrupted || sent.End == loadgen.EndCancelled || sent.End == loadgen.EndError) {
+		man.LoadEnd = sent.LoadEnd
+		sum.Cut(man.LoadEnd)
+	}
 	man.End, man.Planned = sent.End, sent.Planned
 	if sent.PlanRead {
 		man.PlanHash = sent.PlanHash
@@ -253,7 +260,10 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	err = errors.Join(WriteSummary(out, s), out.WriteJSON(store.ManifestName, man), out.Finish())
 	if err != nil {
 		// The figures are whole; only their files are not.
-		s.Findings = append(s.Findings, analysis.Finding{Rule: "result-incomplete", Severity: analysis.Error, Message: err.Error(), Remedy: "make room and read what was kept: trueload report " + dir})
+		message := strings.ReplaceAll(err.Error(), "\n", "; ")
+		s.Findings = append(s.Findings, analysis.Finding{Rule: "result-incomplete", Severity: analysis.Error, Message: message, Remedy: "make room and read what was kept: trueload report " + dir})
+		s.Verdict.Valid = false
+		s.Verdict.InvalidReasons = append(s.Verdict.InvalidReasons, "the result could not be written: "+message)
 	}
 	return &Result{Dir: dir, Summary: s, End: sent.End}, nil
 }
@@ -305,10 +315,12 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	var progress loadgen.Progress
+	var stopped atomic.Int64 // when, so that what ends after it is known to
 	var wg sync.WaitGroup
 	wg.Go(func() { show(in.opt.Log, in.opt.Terminal, now, in.work.Phases(), &progress, done) })
 	wg.Go(func() {
 		defer close(stop)
+		defer func() { stopped.Store(int64(now())) }()
 		tick := time.NewTicker(500 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -338,6 +350,9 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 			if in.exp.Target.Connections == string(protocol.PerSession) && r.LastTurn {
 				in.conn.EndSession(protocol.SessionKey(r.ID.Session))
 			}
+			if at := stopped.Load(); at > 0 {
+				in.sum.Cut(time.Duration(at))
+			}
 			in.sum.Add(r)
 			in.why.add(r)
 			in.out.Record(r)
@@ -353,6 +368,7 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 	close(done)
 	wg.Wait()
 	if werr := in.out.Err(); werr != nil {
+		res.End = loadgen.EndError
 		err = errors.Join(err, fmt.Errorf("the run was stopped: %w", werr))
 	}
 	return res, err

@@ -46,6 +46,20 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	if err != nil {
 		return nil, err
 	}
+	if res.CutShort {
+		err := res.Records(func(r *record.Record) error {
+			if r.Done != record.Unset {
+				man.LoadEnd = max(man.LoadEnd, r.Done)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if man.LoadEnd > 0 {
+		sum.Cut(man.LoadEnd)
+	}
 	why := newFailures(man.Phases)
 	if err := res.Records(func(r *record.Record) error { sum.Add(r); why.add(r); return nil }); err != nil {
 		return nil, err
