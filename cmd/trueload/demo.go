@@ -15,7 +15,7 @@ import (
 var demoFile []byte
 
 type demoCmd struct {
-	For   time.Duration `help:"How long is measured." default:"30s"`
+	For   time.Duration `help:"How long is measured." default:"40s"`
 	Out   string        `help:"The result directory; it must not hold a result." placeholder:"DIR"`
 	JSON  bool          `name:"json" help:"summary.json on standard output."`
 	Quiet bool          `help:"No progress and no report."`
