@@ -117,8 +117,12 @@ func unsupportedP99(e *evidence) []Finding {
 		return find("p99-unsupported", Warning, "bring the failures down first; the figures over ok requests say nothing of them",
 			"the p99 of TTFT has no upper end: %d of %d requests did not come back, and no larger sample would change that", d.Missing, d.N)
 	}
+	missing := ""
+	if d.Missing > 0 {
+		missing = fmt.Sprintf(", and %d did not come back", d.Missing)
+	}
 	return find("p99-unsupported", Warning, fmt.Sprintf("run for %d more requests, or read a lower quantile", *d.P99.More),
-		"the p99 of TTFT has no upper end: %d requests are worth %.0f independent ones, and %d did not come back", d.N, *d.NEffective, d.Missing)
+		"the p99 of TTFT has no upper end: %d requests are worth %.0f independent ones%s", d.N, *d.NEffective, missing)
 }
 
 func tooManyUnjudged(e *evidence) []Finding {

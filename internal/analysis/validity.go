@@ -125,7 +125,12 @@ func (s *Summarizer) generator(sum *Summary, w span) Generator {
 			g.StampSource = name
 		}
 	default:
+		// A kernel refuses now and then (its time was older than the data was
+		// readable); one read in a hundred changes no figure.
 		g.StampSource = "mixed"
+		if s.stamps.sources["read"] == 0 && 100*s.stamps.refused <= s.stamps.reads {
+			g.StampSource = "kernel"
+		}
 	}
 	g.Reads, g.MultiEventReads, g.RefusedStamps = s.stamps.reads, s.stamps.multi, s.stamps.refused
 	g.StampWidthP50 = pooledQuantile(&s.stamps.width, stats.P50).Value

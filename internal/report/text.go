@@ -249,7 +249,7 @@ func (t *text) tokens(s *analysis.Summary) {
 	p := s.Throughput
 	t.head("tokens")
 	t.line("throughput %s, %s, %s", perSecond(p.OutputTokens, "output tok"), perSecond(p.InputTokens, "input tok"), perSecond(p.Requests, "req"))
-	rows := [][]string{{"per ok turn", "asked mean", "p50", "p99", "delivered mean", "p50", "p99"}}
+	rows := [][]string{{"per ok turn", "asked of", "mean", "p50", "p99", "delivered by", "mean", "p50", "p99"}}
 	for _, f := range []struct {
 		name string
 		f    *analysis.TokenFigure
@@ -260,10 +260,10 @@ func (t *text) tokens(s *analysis.Summary) {
 		row := []string{f.name}
 		for _, d := range []*analysis.TokenDistribution{f.f.Asked, f.f.Delivered} {
 			if d == nil || d.N == 0 {
-				row = append(row, "—", "—", "—")
+				row = append(row, none, none, none, none)
 				continue
 			}
-			row = append(row, number(d.Mean), count(d.P50), count(d.P99))
+			row = append(row, unit.Number(float64(d.N)), number(d.Mean), count(d.P50), count(d.P99))
 		}
 		rows = append(rows, row)
 	}
