@@ -175,18 +175,20 @@ func (d *dispatcher) accept(t *turn) {
 	d.agenda.push(t.due, doSend, t)
 }
 
-// begin gives a client that was ready then its next session from the stock.
-func (d *dispatcher) begin(ready time.Duration) {
+// begin gives a client that was free then its next session from the stock. The
+// client thinks before it begins.
+func (d *dispatcher) begin(free time.Duration) {
 	t := d.stock[0]
 	d.stock[0] = nil
 	d.stock = d.stock[1:]
 	d.open++
-	d.known(t, ready)
+	due := free + t.plan().Think
+	d.known(t, due)
 	d.absolute(t.s)
-	if t.ready > ready {
+	if t.ready > due {
 		d.progress.latePrepared.Add(1)
 	}
-	d.agenda.push(ready, doSend, t)
+	d.agenda.push(due, doSend, t)
 }
 
 // absolute enters the turns of s that have a time of their own.
@@ -426,7 +428,7 @@ func (d *dispatcher) close(t *turn, o record.Outcome, done time.Duration) {
 		d.open--
 		s.left = -1 // once
 		if d.opt.Clients > 0 && !d.ended {
-			d.agenda.push(done+d.opt.Think, doReady, nil)
+			d.agenda.push(done, doReady, nil)
 		}
 	}
 }

@@ -42,11 +42,10 @@ type Options struct {
 	// sent and waited for.
 	Phases []plan.Phase
 
-	// Clients is the number of users of a closed loop, who all start at 0 and
-	// each take the next session when free; 0: open loop. Think is a client's
-	// pause between two sessions (inside a session the turns' own holds).
+	// Clients is the number of users of a closed loop, who all come at 0 and each
+	// take the next session when free, thinking before its first turn as long as
+	// that says; 0: open loop.
 	Clients int
-	Think   time.Duration
 
 	// MaxInFlight caps the requests in flight; 0: no cap. A turn that finds no
 	// slot waits in order of arrival, its deadline running, or with Shed is

@@ -26,7 +26,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Preparers = min(4, runtime.GOMAXPROCS(0))
 	}
 	if o.Clients < 0 || o.MaxInFlight < 0 || o.Preparers < 0 || o.LookaheadTurns < 0 ||
-		o.Think < 0 || o.Timeout < 0 || o.Drain < 0 || o.Lookahead < 0 {
+		o.Timeout < 0 || o.Drain < 0 || o.Lookahead < 0 {
 		return o, errors.New("loadgen: an option is negative")
 	}
 	for i, p := range o.Phases {

@@ -263,11 +263,14 @@ func TestTail(t *testing.T) {
 func TestClosedLoop(t *testing.T) {
 	endless := &source{at: func(n int64) *plan.Session {
 		s := talk(n, plan.Unset, 0, 2*sec)
+		if n >= 3 {
+			s.Turns[0].Think = sec
+		}
 		return s
 	}}
-	r := virtual(t, endless, after(sec), Options{Clients: 3, Think: sec, Phases: mainAndTail, Drain: 30 * sec})
-	// A session takes 1 s, thinks 2 s, takes 1 s; a second later the next one
-	// starts: at 0, 5 and 10 s.
+	r := virtual(t, endless, after(sec), Options{Clients: 3, Phases: mainAndTail, Drain: 30 * sec})
+	// A session takes 1 s, thinks 2 s, takes 1 s; after a second of thought the
+	// next one starts: at 0, 5 and 10 s.
 	starts := map[time.Duration]int{}
 	for _, rec := range r.recs {
 		if rec.ID.Turn == 0 {
@@ -475,7 +478,7 @@ func TestAnyPlan(t *testing.T) {
 			}
 			closed := r.IntN(4) == 0
 			if closed {
-				opt.Clients, opt.Think = 1+r.IntN(5), some(2*sec)
+				opt.Clients = 1 + r.IntN(5)
 			}
 			var l []*plan.Session
 			due0 := time.Duration(0)

@@ -56,7 +56,8 @@ type Turn struct {
 	// Think after the previous turn was done.
 	At time.Duration
 	// Think is the pause between the previous turn's end and this turn's due
-	// time. 0 for the first turn.
+	// time. For a first turn it is 0, or in closed loop the client's pause before
+	// the session.
 	Think time.Duration
 	// InputTokens is how many tokens the turn adds to the prompt, as the server
 	// is to count them: the salt and, for a first turn, the prefix and what the

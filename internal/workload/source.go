@@ -126,6 +126,7 @@ type classSource struct {
 	w        *Workload
 	drawers  []*drawer
 	class    *draw.Indexed
+	pause    *draw.Indexed
 	carried  []carried
 	arrivals *arrivals
 	next     struct {
@@ -138,7 +139,7 @@ type classSource struct {
 }
 
 func (w *Workload) classSource() plan.Source {
-	s := &classSource{w: w, drawers: w.drawers(), class: draw.NewIndexed(w.exp.Seed, "class")}
+	s := &classSource{w: w, drawers: w.drawers(), class: draw.NewIndexed(w.exp.Seed, "class"), pause: draw.NewIndexed(w.exp.Seed, "pause")}
 	if w.exp.Load.Closed != nil {
 		return s
 	}
@@ -162,6 +163,9 @@ func (s *classSource) Next() (*plan.Session, error) {
 			return nil, io.EOF
 		}
 		out = s.draw(s.seq, w.classOf(s.class, s.seq, 0), plan.Unset)
+		if w.pause != nil {
+			out.Turns[0].Think = w.pause.Duration(s.pause.At(s.seq))
+		}
 	case len(s.carried) > 0 && (!s.next.ok || s.carried[0].at <= s.next.at):
 		c := s.carried[0]
 		s.carried = s.carried[1:]

@@ -35,7 +35,8 @@ type Workload struct {
 	phases   []plan.Phase
 	stretch  []stretch
 	carried  []carried
-	sessions int64 // in closed loop by requests: how many; else 0
+	sessions int64       // in closed loop by requests: how many; else 0
+	pause    *synth.Dist // in closed loop: a client's, between sessions; nil: none
 	facts    Facts
 }
 
@@ -364,6 +365,12 @@ const Endless = arrival.Forever
 // closedPhases lays the phases of a closed loop out. How long a number of
 // requests takes there, only the run can tell.
 func (w *Workload) closedPhases() error {
+	if think := w.exp.Load.Closed.Think; think != nil {
+		var err error
+		if w.pause, err = times(think); err != nil {
+			return fmt.Errorf("load.closed.think: %w", err)
+		}
+	}
 	pos := time.Duration(0)
 	phases := w.exp.Load.Phases
 	for i, p := range phases {
