@@ -130,7 +130,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		opt.Log = io.Discard
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(opt.Log, format+"\n", args...) }
-	fileLimit := raiseFileLimit()
+	fileLimit := prepareProcess()
 
 	target, err := exp.Target.Resolve(opt.Lookup)
 	if err != nil {
