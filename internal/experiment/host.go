@@ -23,14 +23,47 @@ type host struct {
 }
 
 // prepareProcess gives the process what sending on time needs, and returns how
-// many files it may have open (0: unknown). On a single core Go would run the
-// garbage collector's marking in the place of everything else, ten milliseconds
-// at a time; with two schedulers the kernel shares the core out finely.
+// many files it may have open (0: unknown).
+//
+// A garbage collection costs this process little and its latencies much: on one
+// core its marking takes ten milliseconds in a stretch. So it comes seldom (when
+// the heap has grown ninefold, up to half of the memory there is), and on a
+// single core Go gets two schedulers, between which the kernel shares the core
+// finely. Who sets GOGC or GOMEMLIMIT is obeyed.
 func prepareProcess() (files int) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		runtime.GOMAXPROCS(2)
 	}
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		if total := memoryTotal(); total > 0 {
+			debug.SetGCPercent(800)
+			debug.SetMemoryLimit(total / 2)
+		}
+	}
 	return raiseFileLimit()
+}
+
+// memoryTotal is the memory this process may use, in bytes: the machine's, or
+// its cgroup's limit where that is less. 0: unknown.
+func memoryTotal() int64 {
+	total := parseMemTotal(readSmall("/proc/meminfo"))
+	if limit, err := strconv.ParseInt(strings.TrimSpace(string(readSmall("/sys/fs/cgroup/memory.max"))), 10, 64); err == nil && limit > 0 {
+		total = min(total, limit)
+	}
+	return total
+}
+
+// parseMemTotal reads the MemTotal line of /proc/meminfo.
+func parseMemTotal(b []byte) int64 {
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemTotal:" {
+			kb, err := strconv.ParseInt(f[1], 10, 64)
+			if err == nil {
+				return kb << 10
+			}
+		}
+	}
+	return 0
 }
 
 func readHost() host {
