@@ -21,6 +21,7 @@ import (
 	"github.com/trueload/trueload/internal/sim/httpapi"
 	"github.com/trueload/trueload/internal/store"
 	"github.com/trueload/trueload/internal/trace"
+	"github.com/trueload/trueload/internal/workload"
 )
 
 // pipeListener is a network of net.Pipe: it works in a test bubble, where real
@@ -194,6 +195,13 @@ func TestAnHourOfTrafficInVirtualTime(t *testing.T) {
 	}
 	if checked < 100 {
 		t.Errorf("only %d records had a truth to compare", checked)
+	}
+	work, err := workload.New(experimentOf(t, file), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hash, err := work.Hash(); err != nil || hash != s.Run.PlanHash {
+		t.Errorf("the run's plan hash is %s, the workload's %s (%v)", s.Run.PlanHash, hash, err)
 	}
 	again, _, _ := simulate(t, file, opt)
 	a, b := s, again.Summary

@@ -131,15 +131,23 @@ func (w *Workload) Source() plan.Source {
 // hashedClosed is how many sessions of an endless plan are hashed.
 const hashedClosed = 10_000
 
-// Hash digests the whole plan (see plan.Hasher); of an endless one, the first
-// 10,000 sessions.
+// Hash digests the plan as a run does (loadgen.Result.PlanHash): the sessions
+// due before the end of the last measured phase. Of an endless plan it digests
+// the first 10,000.
 func (w *Workload) Hash() (string, error) {
+	end := w.phases[len(w.phases)-1].End
+	for _, p := range slices.Backward(w.phases) {
+		if p.Measured {
+			end = p.End
+			break
+		}
+	}
 	h := plan.NewHasher()
 	src := w.Source()
 	endless := w.exp.Load.Closed != nil && w.sessions == 0
 	for n := 0; !endless || n < hashedClosed; n++ {
 		s, err := src.Next()
-		if err == io.EOF {
+		if err == io.EOF || err == nil && s.Scheduled != plan.Unset && s.Scheduled >= end {
 			break
 		} else if err != nil {
 			return "", err

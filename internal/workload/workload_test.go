@@ -95,7 +95,7 @@ load:
 // processor.
 func TestGoldenPlan(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"classes", chat, "6f9990f21ff71fcc5baedc11dc1ae8d34ebb84e179a64116bb7f814394b30375"},
+		{"classes", chat, "a971ebf396e708729956a88e6b76c615cc4205d342e4efe2fffaf3622322ec8b"},
 		{"trace", "workload: {trace: {file: " + traces + "mooncake_conversation.jsonl, speed: 1.7, spread: 3s}}\n", "ac3217e6756d7ed6fa2c15e1888f188eaec0ae1737d3632abeed34d0f3cf74cd"},
 		{"closed", "workload: {classes: [{name: a, session: {turns: {geometric: {mean: 2}}}}]}\nload: {closed: {clients: 4}, phases: [{name: p, requests: 500}]}", "cb26ca0baf8696326b77d50048092b09da4a3a4904ba64da402b1b00dd821d75"},
 	} {
