@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -26,6 +27,9 @@ func (demoCmd) Help() string {
 }
 
 func (cmd demoCmd) Run(c *console) error {
+	if cmd.For <= 0 {
+		return errors.New("--for: must be above 0s")
+	}
 	srv, err := simCmd{Replicas: 2, Profile: "h100-llama3-8b", Model: "sim", Router: "least-loaded", Jitter: 0.03, Seed: 1}.server()
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -338,6 +339,37 @@ func TestStopped_TheRunIsInvalid(t *testing.T) {
 	}
 	if err := checkWhole(dir); err != nil {
 		t.Error(err)
+	}
+}
+
+// 100 MB in one line are an error of that answer, not of this process.
+func TestLongLine_InBoundedMemory(t *testing.T) {
+	t.Parallel()
+	url, stop, err := startServer("later-long-line")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	dir := filepath.Join(t.TempDir(), "result")
+	c := start(t, "trueload", "run", "--url", url, "--rate", "5/s", "--for", "2s", "--warm-up", "0s", "--input", "40", "--output", "8", "--out", dir)
+	if code := c.wait(t); code != exitNothing {
+		t.Errorf("exit code %d\n%s", code, &c.err)
+	}
+	if !regexp.MustCompile(`failure: \d+ turns: stream_error: .*longer than`).MatchString(c.out.String()) {
+		t.Errorf("it does not say what happened:\n%s", &c.out)
+	}
+	if err := checkWhole(dir); err != nil {
+		t.Error(err)
+	}
+	const limit = 256 << 20
+	usage, ok := c.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok || runtime.GOOS != "linux" { // elsewhere it is counted in other units
+		return
+	}
+	if most := usage.Maxrss << 10; most > limit {
+		t.Errorf("it took %d MB", most>>20)
+	} else {
+		t.Logf("it took %d MB", most>>20)
 	}
 }
 

@@ -33,10 +33,11 @@ func TestMain(m *testing.M) {
 // own commands they have:
 //
 //	exits CODES COMMAND...   runs a command, which must exit with one of the codes (0,4)
-//	serve KIND               starts a server in the test's process and sets $URL
+//	serve KIND               starts a server in the test's process and sets $URL and $HOST
 //	whole DIR                a result directory has all its files, and they agree
 //	counts DIR NAME=N ...    outcomes in summary.json; NAME>=N for at least so many
 //	json FILE KEY=VALUE ...  a file (stdout too) is one JSON value, with these values at keys a.b.c
+//	same KEY FILE FILE       two JSON files have the same value at a key
 //	absent TEXT PATH...      no file at or below the paths holds the text
 func TestScripts(t *testing.T) {
 	traces, err := filepath.Abs("../../testdata/traces")
@@ -53,7 +54,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "serve": serveCommand, "whole": whole, "counts": counts, "json": jsonCommand, "absent": absent,
+			"exits": exits, "serve": serveCommand, "whole": whole, "counts": counts, "json": jsonCommand, "absent": absent, "same": same,
 		},
 	})
 }
@@ -82,7 +83,9 @@ func serveCommand(ts *testscript.TestScript, neg bool, args []string) {
 	url, stop, err := startServer(args[0])
 	ts.Check(err)
 	ts.Defer(stop)
+	_, host, _ := strings.Cut(url, "://")
 	ts.Setenv("URL", url)
+	ts.Setenv("HOST", host)
 }
 
 // resultFiles are what a finished result directory holds.
@@ -222,30 +225,50 @@ func jsonCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	for _, arg := range args[1:] {
 		path, want, _ := strings.Cut(arg, "=")
-		at := doc
-		for key := range strings.SplitSeq(path, ".") {
-			switch v := at.(type) {
-			case map[string]any:
-				child, ok := v[key]
-				if !ok {
-					ts.Fatalf("%s: there is no %s", args[0], path)
-				}
-				at = child
-			case []any:
-				i, err := strconv.Atoi(key)
-				if err != nil || i < 0 || i >= len(v) {
-					ts.Fatalf("%s: there is no %s", args[0], path)
-				}
-				at = v[i]
-			default:
-				ts.Fatalf("%s: there is no %s", args[0], path)
-			}
+		got, err := valueAt(doc, path)
+		if err != nil {
+			ts.Fatalf("%s: %v", args[0], err)
 		}
-		got, err := json.Marshal(at)
-		ts.Check(err)
-		if string(got) != want && string(got) != strconv.Quote(want) {
+		if got != want && got != strconv.Quote(want) {
 			ts.Fatalf("%s: %s is %s, want %s", args[0], path, got, want)
 		}
+	}
+}
+
+// valueAt returns the JSON of what stands at a path a.b.0.c of a JSON value.
+func valueAt(doc any, path string) (string, error) {
+	for key := range strings.SplitSeq(path, ".") {
+		i, err := strconv.Atoi(key)
+		object, _ := doc.(map[string]any)
+		list, _ := doc.([]any)
+		child, ok := object[key]
+		switch {
+		case ok:
+			doc = child
+		case err == nil && 0 <= i && i < len(list):
+			doc = list[i]
+		default:
+			return "", fmt.Errorf("there is no %s", path)
+		}
+	}
+	b, err := json.Marshal(doc)
+	return string(b), err
+}
+
+func same(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: same KEY FILE FILE")
+	}
+	var values [2]string
+	for i, file := range args[1:] {
+		var doc any
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &doc))
+		v, err := valueAt(doc, args[0])
+		ts.Check(err)
+		values[i] = v
+	}
+	if values[0] != values[1] || values[0] == `""` || values[0] == "null" {
+		ts.Fatalf("%s is %s in %s and %s in %s", args[0], values[0], args[1], values[1], args[2])
 	}
 }
 

@@ -97,7 +97,7 @@ func setKeys(exp *spec.Experiment, set []string) error {
 	for _, kv := range set {
 		key, value, ok := strings.Cut(kv, "=")
 		if !ok {
-			return fmt.Errorf("--set %s: want path.to.key=value", kv)
+			return fmt.Errorf("--set %s: has no value\n  hint: write --set load.rate=12/s", kv)
 		}
 		if err := exp.Set(key, value); err != nil {
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -43,6 +44,9 @@ func (cmd simCmd) Run(c *console) error {
 			fmt.Fprintf(c.out, "%-24s %s, %s (%s: %s)\n", p.Name, p.GPU, p.Model, p.Basis, p.Source)
 		}
 		return nil
+	}
+	if cmd.Replicas < 1 {
+		return errors.New("--replicas: must be at least 1")
 	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt)
 	defer stop()

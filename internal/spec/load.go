@@ -38,15 +38,23 @@ func Open(path string) (*Experiment, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > maxBytes {
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, Faults{{File: path, Message: "is a folder, not an experiment file"}}
+	case info.Size() > maxBytes:
 		return nil, Faults{{File: path, Message: fmt.Sprintf("is larger than %d bytes", maxBytes), Hint: "an experiment names its data, it does not hold them"}}
 	}
 	text := make([]byte, maxBytes+1)
 	n := 0
 	for n < len(text) {
 		k, err := f.Read(text[n:])
-		if n += k; err != nil {
+		if n += k; err == io.EOF {
 			break
+		} else if err != nil {
+			return nil, err
 		}
 	}
 	return parse(path, filepath.Dir(path), text[:n])
