@@ -66,7 +66,10 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 	case !r.Answered:
 		message := "the probe's prompt got no good answer: " + r.AnswerError
 		if r.AnswerStatus > 0 && r.AnswerStatus != http.StatusOK {
-			message = fmt.Sprintf("the probe's prompt was answered with %d %s: %s", r.AnswerStatus, http.StatusText(r.AnswerStatus), r.AnswerError)
+			message = fmt.Sprintf("the probe's prompt was answered with %d %s", r.AnswerStatus, http.StatusText(r.AnswerStatus))
+			if r.AnswerError != http.StatusText(r.AnswerStatus) {
+				message += ": " + r.AnswerError
+			}
 		}
 		remedy := "trueload probe " + man.Target.URL + " says more"
 		switch r.AnswerStatus {
@@ -74,6 +77,9 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 			remedy = "give a key that is taken: --set target.headers.Authorization='Bearer ${API_KEY}'"
 		case http.StatusNotFound:
 			remedy = "is target.url the server's base address, and target.model one that it serves? " + remedy
+			if len(r.Models) > 0 {
+				remedy = "set target.model to one that the server has: " + strings.Join(r.Models[:min(len(r.Models), 5)], ", ")
+			}
 		}
 		f.add("target-refused", analysis.Error, message, remedy)
 		// A server that is overloaded or broken is still one to measure; one that
@@ -118,7 +124,14 @@ func WriteProbe(w io.Writer, r *protocol.ProbeReport) error {
 		if r.MaxModelLen > 0 {
 			add("longest sequence", "%d tokens", r.MaxModelLen)
 		}
-		add("answers", "%s %s", yes(r.Answered), r.AnswerError)
+		switch {
+		case r.Answered:
+			add("answers", "yes")
+		case r.AnswerStatus > 0:
+			add("answers", "no, %d: %s", r.AnswerStatus, r.AnswerError)
+		default:
+			add("answers", "no: %s", r.AnswerError)
+		}
 	}
 	if r.Answered {
 		add("streams", "%s; headers %s and first output %s after the request", yes(r.Streams), unit.Duration(r.HeadersAfter), unit.Duration(r.FirstOutputAfter))
