@@ -17,6 +17,15 @@ import (
 type failures struct {
 	measured map[string]bool // by the phase's name
 	seen     map[string]*failure
+	limits   []string // local resources that ran out
+}
+
+// exhausted are the words in which the system says that a local resource ran
+// out: then the instrument failed, not the server.
+var exhausted = []struct{ words, limit string }{
+	{"too many open files", "open files"},
+	{"cannot assign requested address", "local ports"},
+	{"no buffer space available", "socket buffers"},
 }
 
 type failure struct {
@@ -41,6 +50,13 @@ func newFailures(phases []plan.Phase) *failures {
 // add takes one record. Messages that differ in numbers alone (ports, ids,
 // tokens) are one reason.
 func (f *failures) add(r *record.Record) {
+	if r.Outcome == record.ConnectError {
+		for _, x := range exhausted {
+			if strings.Contains(r.Error, x.words) && !slices.Contains(f.limits, x.limit) {
+				f.limits = append(f.limits, x.limit)
+			}
+		}
+	}
 	if r.Error == "" || !f.measured[r.Phase] || !r.Outcome.Offered() {
 		return
 	}

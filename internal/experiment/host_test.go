@@ -3,6 +3,10 @@ package experiment
 import (
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trueload/trueload/internal/record"
 )
 
 func TestParseHost(t *testing.T) {
@@ -26,5 +30,21 @@ func TestParseHost(t *testing.T) {
 		if parseMemTotal([]byte(b)) != 0 {
 			t.Errorf("%q is no memory", b)
 		}
+	}
+}
+
+func TestLocalLimitsAreNoticed(t *testing.T) {
+	f := newFailures(nil)
+	for _, text := range []string{
+		"connect to 127.0.0.1:1: socket: too many open files (raise it: ulimit -n)",
+		"connect to 127.0.0.1:1: connect: cannot assign requested address",
+		"connect to 127.0.0.1:1: connect: connection refused",
+		"connect to 127.0.0.1:1: socket: too many open files",
+	} {
+		f.add(&record.Record{Outcome: record.ConnectError, Error: text})
+	}
+	f.add(&record.Record{Outcome: record.HTTPError, Error: "the server says: too many open files"})
+	if d := cmp.Diff([]string{"open files", "local ports"}, f.limits); d != "" {
+		t.Error(d)
 	}
 }

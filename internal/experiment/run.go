@@ -233,6 +233,11 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		if err != nil {
 			return nil, err
 		}
+		// Now the manifest knows the target and the start: a run that is killed
+		// keeps them.
+		if err := out.WriteJSON(store.ManifestName, man); err != nil {
+			found.add("result-incomplete", analysis.Error, err.Error(), "make room on the disk")
+		}
 		say("%s", announce(exp, work, &man, dir))
 		sent, err = send(ctx, sending{exp: exp, opt: opt, work: work, conn: conn, client: client, zero: cfg.Zero, out: out, sum: sum, prefix: prefix, why: why})
 		if err != nil {
@@ -253,6 +258,10 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	}
 	man.Connection = conn.Stats()
 	man.Generator.Retransmits = &man.Connection.Retransmits
+	man.Generator.LimitsHit = why.limits
+	if n := man.Connection.ClockSteps; n > 0 {
+		found.add("clock-stepped", analysis.Warning, fmt.Sprintf("the wall clock was stepped %d times during the run: kernel times near a step are the reader's instead", n), "keep the clock slewed (chrony, not a stepping ntpd) while measuring")
+	}
 	man.Prefix = prefix.figures(man.Target.TemplateTokens, exp.Salt == "")
 	man.Findings = append(found.findings, why.findings()...)
 
