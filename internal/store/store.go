@@ -109,7 +109,7 @@ func (w *Writer) convert() (err error) {
 	}
 	defer records.abandon()
 	var rows []planRow
-	_, err = readJournal(filepath.Join(w.dir, JournalName), func(e entry) error {
+	torn, err := readJournal(filepath.Join(w.dir, JournalName), func(e entry) error {
 		if e.Session != nil {
 			rows = sessionRows(e.Session, rows[:0])
 			if err := plans.write(rows...); err != nil {
@@ -125,6 +125,9 @@ func (w *Writer) convert() (err error) {
 		}
 		return nil
 	})
+	if torn {
+		err = errors.New("the journal does not read back to its end")
+	}
 	if err != nil {
 		return err
 	}

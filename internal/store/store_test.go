@@ -144,6 +144,34 @@ func TestCutJournalKeepsWhatCameBefore(t *testing.T) {
 	}
 }
 
+// A journal that was damaged while it lay there must not become a table that
+// looks whole.
+func TestFinishKeepsAJournalThatDoesNotReadBack(t *testing.T) {
+	w, dir := create(t)
+	for seq := range int64(3) {
+		s := session(seq, 1)
+		w.Session(s)
+		w.Record(finished(s, 0))
+	}
+	if err := w.j.close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, JournalName)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)-3], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.convert(); err == nil {
+		t.Error("a journal without its end was converted")
+	}
+	if _, err := os.Stat(filepath.Join(dir, RecordsName)); err == nil {
+		t.Error("there is a table of some of its records")
+	}
+}
+
 func TestCutShortTellsWhatWasInFlight(t *testing.T) {
 	w, dir := create(t)
 	for seq := range int64(3) { // due at 0, 1 and 2 s
