@@ -360,7 +360,9 @@ func (r *Result) journalRecords(each func(*record.Record) error) error {
 			if t.At != plan.Unset {
 				due = t.At
 			}
-			if first && due != plan.Unset && due <= until {
+			// Turns with a time of their own are under way side by side; of others
+			// only the first can be.
+			if alone := t.At == plan.Unset || !o.s.Scripted; due != plan.Unset && due <= until && (first || !alone) {
 				rec.Scheduled, rec.Done, rec.Outcome = due, until, record.Unfinished
 				rec.Error = "the run was cut short while this was in flight"
 			}

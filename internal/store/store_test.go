@@ -193,6 +193,28 @@ func TestCutShortTellsWhatWasInFlight(t *testing.T) {
 	}
 }
 
+// In strict replay a session's turns are sent at their own times, whatever the
+// ones before them do.
+func TestCutShortInStrictReplay(t *testing.T) {
+	w, dir := create(t)
+	s := session(0, 3)
+	s.Scripted = true
+	for i := range s.Turns {
+		s.Turns[i].At = s.Scheduled + time.Duration(i)*time.Second
+	}
+	w.Session(s)
+	w.Beat(1500 * time.Millisecond)
+	if err := w.j.close(); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := readAll(t, dir)
+	for i, want := range []record.Outcome{record.Unfinished, record.Unfinished, record.NotDue} {
+		if got[i].Outcome != want {
+			t.Errorf("turn %d is %v, want %v", i, got[i].Outcome, want)
+		}
+	}
+}
+
 func TestCreateRefusesAResult(t *testing.T) {
 	w, dir := create(t)
 	if err := w.Finish(); err != nil {
