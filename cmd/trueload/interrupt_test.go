@@ -344,6 +344,9 @@ func TestStopped_TheRunIsInvalid(t *testing.T) {
 
 // 100 MB in one line are an error of that answer, not of this process.
 func TestLongLine_InBoundedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector runs -short, and takes memory of its own")
+	}
 	t.Parallel()
 	url, stop, err := startServer("later-long-line")
 	if err != nil {
