@@ -3,17 +3,20 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/trueload/trueload/internal/analysis"
 	"github.com/trueload/trueload/internal/loadgen"
 	"github.com/trueload/trueload/internal/record"
 	"github.com/trueload/trueload/internal/sim"
 	"github.com/trueload/trueload/internal/sim/httpapi"
 	"github.com/trueload/trueload/internal/spec"
+	"github.com/trueload/trueload/internal/store"
 )
 
 // The same experiment twice against one server with a prefix cache: the second
@@ -238,6 +241,61 @@ load: {rate: 5/s, phases: [{name: steady, for: 120s}]}
 				t.Errorf("%d records, want one for every planned turn", n)
 			}
 		})
+	}
+}
+
+// A run whose tables could not be written says so wherever it is read, and what
+// its journal gives is the whole run, told once.
+func TestTablesThatCannotBeWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "result")
+	if err := os.MkdirAll(filepath.Join(dir, store.RecordsName+".tmp"), 0o755); err != nil { // in the way
+		t.Fatal(err)
+	}
+	var res *Result
+	synctest.Test(t, func(t *testing.T) {
+		srv, err := httpapi.New(httpapi.Options{Engine: sim.Config{MaxSeqs: 1}, MaxQueue: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln := newPipes()
+		go srv.Serve(ln)
+		res, err = Run(t.Context(), experimentOf(t, `
+target: {url: http://sim, timeout: 60s}
+workload: {classes: [{name: c, text: {random: words}, input_tokens: 100, output_tokens: 100}]}
+load: {rate: 10/s, phases: [{name: steady, for: 20s}]}
+`), Options{Dir: dir, Dial: ln.dial, Virtual: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv.Close()
+	})
+	rules := func(s *analysis.Summary) map[string]int {
+		n := map[string]int{}
+		for _, f := range s.Findings {
+			n[f.Rule]++
+		}
+		return n
+	}
+	live := rules(res.Summary)
+	if live["result-incomplete"] != 1 || live["failure"] == 0 || res.Summary.Verdict.Valid {
+		t.Errorf("the run says %v, valid: %v", live, res.Summary.Verdict.Valid)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, store.SummaryName)); err != nil || !strings.Contains(string(b), "result-incomplete") {
+		t.Errorf("summary.json does not say it (%v)", err)
+	}
+	kept, err := store.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Summarize(kept, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rules(again); got["result-incomplete"] != 1 || got["cut-short"] != 0 || got["failure"] != live["failure"] {
+		t.Errorf("the run said %v, its journal %v", live, got)
+	}
+	if again.Counts != res.Summary.Counts || again.Window.Measured != res.Summary.Window.Measured {
+		t.Errorf("%+v in %v s, from the journal %+v in %v s", res.Summary.Counts, res.Summary.Window.Measured, again.Counts, again.Window.Measured)
 	}
 }
 

@@ -273,6 +273,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		s.Findings = append(s.Findings, analysis.Finding{Rule: "result-incomplete", Severity: analysis.Error, Message: message, Remedy: "make room and read what was kept: trueload report " + dir})
 		s.Verdict.Valid = false
 		s.Verdict.InvalidReasons = append(s.Verdict.InvalidReasons, "the result could not be written: "+message)
+		_ = WriteSummary(out, s) // once more, to say so where there is room
 	}
 	return &Result{Dir: dir, Summary: s, End: sent.End}, nil
 }

@@ -35,18 +35,25 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	if slo != nil {
 		exp.SLO = *slo
 	}
-	if res.CutShort {
+	cut := res.CutShort && man.End == ""
+	switch {
+	case cut:
 		man.Findings = append(man.Findings, analysis.Finding{
 			Rule: "cut-short", Severity: analysis.Error,
 			Message: "the run did not end by itself: this is what was measured up to its last second, and what was in flight then is unfinished",
 			Remedy:  "run it again for figures of the whole window",
+		})
+	case res.CutShort: // it ended, and the last step failed
+		man.Findings = append(man.Findings, analysis.Finding{
+			Rule: "result-incomplete", Severity: analysis.Warning,
+			Message: "the run ended and its tables were not written: these figures come from the journal",
 		})
 	}
 	sum, err := newSummarizer(exp, &man)
 	if err != nil {
 		return nil, err
 	}
-	if res.CutShort {
+	if cut {
 		err := res.Records(func(r *record.Record) error {
 			if r.Done != record.Unset {
 				man.LoadEnd = max(man.LoadEnd, r.Done)
@@ -64,7 +71,7 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	if err := res.Records(func(r *record.Record) error { sum.Add(r); why.add(r); return nil }); err != nil {
 		return nil, err
 	}
-	if res.CutShort { // else the run itself has noted them
+	if cut { // else the run itself has noted them
 		man.Findings = append(man.Findings, why.findings()...)
 	}
 	return summarize(sum, exp, &man), nil
