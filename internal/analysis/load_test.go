@@ -135,6 +135,11 @@ func TestValidity(t *testing.T) {
 				*r = *turn(50, r.Scheduled, record.Unfinished)
 			}
 		}), Options{}, "never released"},
+		{"in flight when the run was killed", run(func(i int, r *record.Record) {
+			if i >= 90 {
+				*r = *turn(int64(i), r.Scheduled, record.Unfinished)
+			}
+		}), Options{CutShort: true}, ""},
 		{"cap wait and connecting are no fault of the instrument", run(func(_ int, r *record.Record) {
 			r.Admitted += 10 * time.Second
 			r.Connected += 20 * time.Second

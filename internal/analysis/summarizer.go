@@ -29,6 +29,9 @@ type Options struct {
 	// ClosedLoop is set where clients wait for their answers: there is then no
 	// planned arrival to hold the run to.
 	ClosedLoop bool
+	// CutShort is set where the run did not live to record its last turns: when
+	// those were released is unknown, and proves nothing against it.
+	CutShort bool
 }
 
 // Planned counts what the plan holds.

@@ -204,7 +204,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 			say("  hint: %s", f.Remedy)
 		}
 	}
-	sum, err := newSummarizer(exp, &man)
+	sum, err := newSummarizer(exp, &man, false)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 			Message: "the run ended and its tables were not written: these figures come from the journal",
 		})
 	}
-	sum, err := newSummarizer(exp, &man)
+	sum, err := newSummarizer(exp, &man, cut)
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +77,9 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	return summarize(sum, exp, &man), nil
 }
 
-func newSummarizer(exp *spec.Experiment, man *Manifest) (*analysis.Summarizer, error) {
+func newSummarizer(exp *spec.Experiment, man *Manifest, cut bool) (*analysis.Summarizer, error) {
 	return analysis.New(analysis.Options{
-		Phases: man.Phases, SLO: objectives(exp), ClosedLoop: man.Closed,
+		Phases: man.Phases, SLO: objectives(exp), ClosedLoop: man.Closed, CutShort: cut,
 	})
 }
 
