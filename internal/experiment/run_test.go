@@ -301,3 +301,28 @@ load: {arrivals: trace}
 		})
 	}
 }
+
+// Planned reuse counts what a scripted session's later prompts repeat of its
+// earlier ones, and of the prefixes that sessions share.
+func TestPlannedReuseIsWhatAnEngineSees(t *testing.T) {
+	res, _, _ := simulate(t, `
+target: {url: http://sim}
+workload:
+  classes:
+    - name: c
+      text: {random: words}
+      input_tokens: 400
+      output_tokens: 40
+      prefix: {tokens: 480, pool: 2}
+      session: {turns: 3, think: 5s, history: scripted}
+load: {rate: 2/s, phases: [{name: warm-up, for: 20s, measured: false}, {name: steady, for: 120s}]}
+`, httpapi.Options{})
+	p := res.Summary.Prefix
+	if p.PlannedInfinite == nil || p.ObservedUsage == nil {
+		t.Fatalf("%+v", p)
+	}
+	// 880, 1320 and 1760 tokens, of which 480, 880 and 1320 came before.
+	if want := (480.0 + 880 + 1312) / (880 + 1320 + 1760); math.Abs(*p.PlannedInfinite-want) > 0.01 || math.Abs(*p.ObservedUsage-want) > 0.02 {
+		t.Errorf("planned %.3f, observed %.3f, want %.3f", *p.PlannedInfinite, *p.ObservedUsage, want)
+	}
+}

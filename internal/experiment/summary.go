@@ -157,16 +157,11 @@ func WriteSummary(out files, s *analysis.Summary) error {
 type prefixMeter struct {
 	phases []plan.Phase
 	blocks *plan.BlockCache
-	seen   map[prefixKey]bool
-	traced bool // prompts name their blocks
-	live   bool // later turns carry replies that no plan knows
+	seen   map[uint64]bool // shared prefixes
+	traced bool            // prompts name their blocks
+	live   bool            // later turns carry replies that no plan knows
 
 	skippable, tokens int64 // of measured turns without blocks
-}
-
-type prefixKey struct {
-	id      uint64
-	measure bool // the warm-up has a salt of its own, and so its own cache
 }
 
 // engineBlock is the block size that planned reuse assumes where a trace has no
@@ -174,31 +169,44 @@ type prefixKey struct {
 const engineBlock = 16
 
 func newPrefixMeter(phases []plan.Phase) *prefixMeter {
-	return &prefixMeter{phases: phases, blocks: plan.NewBlockCache(0), seen: map[prefixKey]bool{}}
+	return &prefixMeter{phases: phases, blocks: plan.NewBlockCache(0), seen: map[uint64]bool{}}
 }
 
+// add counts a session of a measured phase; of a closed loop any, for when its
+// sessions come no plan knows. The warm-up's has a salt, and so a cache, of its
+// own.
 func (m *prefixMeter) add(s *plan.Session) {
 	ph, _ := plan.PhaseAt(m.phases, s.Scheduled)
 	if s.Scheduled != plan.Unset && !ph.Measured {
 		return
 	}
 	m.live = m.live || len(s.Turns)+len(s.History) > 1 && !s.Scripted
+	before := 0 // tokens of the history, which a scripted session's plan knows
+	for _, t := range s.History {
+		before += t.InputTokens + t.OutputTokens
+	}
+	cached := 0 // of the next prompt: the shared prefix, or all of the last prompt
+	first := &s.Turns[0].Prompt
+	if len(s.History) > 0 {
+		first = &s.History[0].Prompt
+	}
+	if first.PrefixTokens > 0 {
+		if m.seen[first.PrefixID] {
+			cached = first.PrefixTokens
+		}
+		m.seen[first.PrefixID] = true
+	}
 	for i := range s.Turns {
 		t := &s.Turns[i]
-		p := &t.Prompt
-		if len(p.Blocks) > 0 {
+		if p := &t.Prompt; len(p.Blocks) > 0 {
 			m.traced = true
 			m.blocks.Add(p.Blocks, t.InputTokens, p.BlockTokens)
 			continue
 		}
-		m.tokens += int64(t.InputTokens)
-		if p.PrefixTokens > 0 {
-			key := prefixKey{id: p.PrefixID, measure: true}
-			if m.seen[key] {
-				m.skippable += int64(min(p.PrefixTokens, t.InputTokens-1) / engineBlock * engineBlock)
-			}
-			m.seen[key] = true
-		}
+		prompt := before + t.InputTokens
+		m.tokens += int64(prompt)
+		m.skippable += int64(min(cached, prompt-1) / engineBlock * engineBlock)
+		cached, before = prompt, prompt+t.OutputTokens // the planned reply is not what the engine wrote
 	}
 }
 
