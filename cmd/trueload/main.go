@@ -17,7 +17,7 @@ import (
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 // Exit codes, as docs/reference.md promises them. Where two apply, the order is
-// 130, 6, 5, 4, 1, 3, 0.
+// 130, 5, 4, 1, 0.
 const (
 	exitOK          = 0
 	exitFailed      = 1   // the SLO was missed and --fail-on slo asked for this
