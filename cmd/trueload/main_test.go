@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +27,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Load tests mostly wait, so more of them run at once than there are
+	// processors (a -parallel on the command line still says how many).
+	flag.Set("test.parallel", "8")
 	testscript.Main(m, map[string]func(){"trueload": main, "filelimit": filelimit})
 }
 

@@ -22,7 +22,7 @@ func Markdown(w io.Writer, s *analysis.Summary) error {
 	switch {
 	case s.Counts.Planned == 0:
 		valid = "**nothing measured**"
-	case s.Counts.OK == 0 && s.Verdict.Valid:
+	case s.Counts.OK == 0:
 		valid = "**nothing ok**"
 	case !s.Verdict.Valid:
 		valid = "**INVALID**: " + strings.Join(s.Verdict.InvalidReasons, "; ")

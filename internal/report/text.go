@@ -94,15 +94,15 @@ func (t *text) verdict(s *analysis.Summary) {
 	case s.Counts.Planned == 0:
 		t.line("%s   no request was planned or sent", t.paint(red, "NOTHING MEASURED"))
 		return
-	case s.Counts.OK == 0 && s.Verdict.Valid:
+	case s.Counts.OK == 0:
 		t.line("%s   not one request was ok. SLO: %s", t.paint(red, "NOTHING OK"), t.judged(s.Verdict.SLO))
 	case s.Verdict.Valid:
 		t.line("%s   SLO: %s", t.paint(green, "VALID"), t.judged(s.Verdict.SLO))
 	default:
 		t.line("%s   the instrument failed: do not use these numbers. SLO: %s", t.paint(red, "INVALID"), t.judged(s.Verdict.SLO))
-		for _, r := range s.Verdict.InvalidReasons {
-			t.line("  - %s", r)
-		}
+	}
+	for _, r := range s.Verdict.InvalidReasons {
+		t.line("  - %s", r)
 	}
 	c := &s.Counts
 	offered := c.Planned - c.Skipped - c.NotDue
