@@ -103,7 +103,7 @@ func New(opt Options) (*Summarizer, error) {
 			}
 		}
 	}
-	s := &Summarizer{opt: opt, phases: slices.Clone(opt.Phases), ids: map[string]int32{}, slo: map[string][]Objective{}, cut: math.MaxInt64}
+	s := &Summarizer{opt: opt, phases: slices.Clone(opt.Phases), ids: map[string]int32{}, slo: map[string][]Objective{}, cut: plan.Endless}
 	s.stamps.sources = map[string]int64{}
 	for i, p := range s.phases {
 		if p.End < p.Start || i > 0 && p.Start < s.phases[i-1].End {
@@ -114,7 +114,7 @@ func New(opt Options) (*Summarizer, error) {
 		return nil, errors.New("too many phases")
 	}
 	if len(s.phases) == 0 {
-		s.phases = []plan.Phase{{Name: "run", Start: 0, End: math.MaxInt64, Measured: true}}
+		s.phases = []plan.Phase{{Name: "run", Start: 0, End: plan.Endless, Measured: true}}
 	}
 	return s, nil
 }
@@ -405,10 +405,10 @@ func (s *Summarizer) window() span {
 	return w
 }
 
-// lastOf is where a phase ends: where the load was cut, and for the phase that
-// stands for a run without phases, which is open, the last stamp.
+// lastOf is where a phase ends: where the load was cut, and for one without an
+// end of its own at the last stamp.
 func (s *Summarizer) lastOf(p plan.Phase) time.Duration {
-	if p.End == math.MaxInt64 {
+	if p.End == plan.Endless {
 		p.End = s.end
 	}
 	return max(p.Start, min(p.End, s.cut))

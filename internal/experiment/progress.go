@@ -54,7 +54,7 @@ func progressLine(t time.Duration, phases []plan.Phase, s, last loadgen.Snapshot
 		name, end = ph.Name, ph.End
 	}
 	fmt.Fprintf(&b, "%s", clock(t))
-	if end > 0 && name != tailPhase {
+	if end > 0 && end != plan.Endless && name != tailPhase {
 		fmt.Fprintf(&b, "/%s", clock(end))
 	}
 	fmt.Fprintf(&b, " %s  %s offered  %d in flight", name, unit.Number(float64(s.Due)), s.InFlight)

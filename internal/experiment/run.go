@@ -470,7 +470,11 @@ func announce(exp *spec.Experiment, work *workload.Workload, man *Manifest, dir 
 		what = man.Target.Model + " at " + what
 	}
 	if f.Sessions < 0 {
-		return fmt.Sprintf("closed loop of %d clients against %s for %s, into %s", exp.Load.Closed.Clients, what, unit.Duration(end), dir)
+		length := unit.Duration(end)
+		if end == plan.Endless {
+			length = unit.Number(float64(exp.Load.Phases[0].Requests)) + " requests"
+		}
+		return fmt.Sprintf("closed loop of %d clients against %s for %s, into %s", exp.Load.Closed.Clients, what, length, dir)
 	}
 	return fmt.Sprintf("about %s sessions (%s turns) measured against %s in %s, into %s", unit.Number(f.Sessions), unit.Number(f.Turns), what, unit.Duration(end), dir)
 }

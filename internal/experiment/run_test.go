@@ -326,3 +326,25 @@ load: {rate: 2/s, phases: [{name: warm-up, for: 20s, measured: false}, {name: st
 		t.Errorf("planned %.3f, observed %.3f, want %.3f", *p.PlannedInfinite, *p.ObservedUsage, want)
 	}
 }
+
+// A closed loop of so many requests lasts until the last of them has ended, and
+// its rates are over that time.
+func TestAClosedLoopOfRequests(t *testing.T) {
+	res, recs, _ := simulate(t, `
+target: {url: http://sim}
+workload: {classes: [{name: c, text: {random: words}, input_tokens: 100, output_tokens: 20}]}
+load: {closed: {clients: 4}, phases: [{name: steady, requests: 200}]}
+`, httpapi.Options{})
+	var last time.Duration
+	for _, r := range recs {
+		last = max(last, r.Done)
+	}
+	s := res.Summary
+	sums(t, s)
+	if s.Counts.OK != 200 || s.Window.Measured != last.Seconds() || s.Window.End != last.Seconds() {
+		t.Errorf("%d ok; the window is told to be %v s long, the last request ended at %v", s.Counts.OK, s.Window.Measured, last)
+	}
+	if r := s.Rates.Completed; r == nil || math.Abs(*r*last.Seconds()-200) > 1 {
+		t.Errorf("completed %v per second in %v", r, last)
+	}
+}

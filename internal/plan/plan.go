@@ -95,7 +95,8 @@ type Prompt struct {
 // Phase is a stretch of the run. A turn belongs to the phase of its due time.
 type Phase struct {
 	Name string
-	// Start and End are offsets from the run's start; Start is inside.
+	// Start and End are offsets from the run's start; Start is inside. End is
+	// Endless where only the run can tell: in a closed loop of so many requests.
 	Start, End time.Duration
 	// Measured phases form the measured window; the others (warm-up, and the
 	// tail that keeps the load on while the window's last requests end) stay
@@ -106,6 +107,9 @@ type Phase struct {
 	// Rate is the planned mean rate of sessions, per second; 0 in closed loop.
 	Rate float64
 }
+
+// Endless is the End of a phase that ends with its source.
+const Endless time.Duration = 1<<63 - 1
 
 // PhaseAt returns the phase that t lies in, or false.
 func PhaseAt(phases []Phase, t time.Duration) (Phase, bool) {

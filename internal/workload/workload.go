@@ -366,10 +366,6 @@ func (w *Workload) endOf(i int, c arrival.Curve, pos time.Duration, n int) (time
 // maxRun bounds a phase that is given by its number of requests.
 const maxRun = 366 * 24 * time.Hour
 
-// Endless is the End of a phase that only the run can end: one of a closed loop
-// that is given by its number of requests. Its source ends instead.
-const Endless = arrival.Forever
-
 // closedPhases lays the phases of a closed loop out. How long a number of
 // requests takes there, only the run can tell.
 func (w *Workload) closedPhases() error {
@@ -388,7 +384,7 @@ func (w *Workload) closedPhases() error {
 				return fmt.Errorf("load.phases[%d] (%s): in a closed loop a phase given by requests must be the only one: give the phases times, or leave the warm-up out (--warm-up 0s)", i, p.Name)
 			}
 			w.sessions = int64(w.sessionsFor(i, p.Requests))
-			end = Endless
+			end = plan.Endless
 		}
 		w.phases = append(w.phases, plan.Phase{Name: p.Name, Start: pos, End: end, Measured: p.Measured})
 		pos = end
@@ -441,7 +437,7 @@ const TailName = "tail"
 func (w *Workload) addTail() {
 	last := w.phases[len(w.phases)-1]
 	after := w.tail()
-	if after == 0 || last.End == Endless {
+	if after == 0 || last.End == plan.Endless {
 		return
 	}
 	tail := plan.Phase{Name: TailName, Start: last.End, End: last.End + after, Rate: last.Rate}

@@ -248,7 +248,7 @@ workload: {classes: [{name: a, session: {turns: 2}}]}
 load: {closed: {clients: 4}, phases: [{name: m, requests: 501}]}
 `)
 	got := read(t, w, 0)
-	if len(got) != 251 || w.Phases()[0].End != Endless || len(w.Phases()) != 1 || w.Facts().Sessions != -1 {
+	if len(got) != 251 || w.Phases()[0].End != plan.Endless || len(w.Phases()) != 1 || w.Facts().Sessions != -1 {
 		t.Errorf("%d sessions for 501 requests of 2 a session, phases %+v", len(got), w.Phases())
 	}
 	for _, s := range got {
