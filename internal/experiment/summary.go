@@ -33,7 +33,7 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 		return nil, err
 	}
 	if slo != nil {
-		exp.SLO = *slo
+		exp.Rejudge(*slo)
 	}
 	cut := res.CutShort && man.End == ""
 	switch {

@@ -15,6 +15,8 @@ const (
 const (
 	defaultFor    = 5 * time.Minute
 	defaultWarmUp = 60 * time.Second // but at most a fifth of the measured time
+
+	defaultAttainment = 0.99 // where requests have objectives
 )
 
 func (e *Experiment) setDefaults() {
@@ -105,7 +107,19 @@ func (e *Experiment) derive() {
 		l.Drain = e.Target.Timeout
 	}
 	if e.SLO.Attainment == 0 && !e.src().has("slo.attainment") && e.perRequest() {
-		e.SLO.Attainment = 0.99
+		e.SLO.Attainment = defaultAttainment
+	}
+}
+
+// Rejudge puts slo in the place of all objectives, those of classes included,
+// with the attainment that a run takes where slo has none.
+func (e *Experiment) Rejudge(slo SLO) {
+	e.SLO = slo
+	for i := range e.Workload.Classes {
+		e.Workload.Classes[i].SLO = SLO{}
+	}
+	if slo.Attainment == 0 && e.perRequest() {
+		e.SLO.Attainment = defaultAttainment
 	}
 }
 

@@ -574,6 +574,20 @@ func TestL4_GammaByItsCV(t *testing.T) {
 	}
 }
 
+func TestRejudge(t *testing.T) {
+	e, err := Parse("x.yaml", []byte("workload: {classes: [{name: a, slo: {ttft: 2s}}]}\nslo: {tpot: 1s, attainment: 50%}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Rejudge(SLO{TTFT: &Objective{Limit: time.Second}})
+	if e.SLO.TPOT != nil || e.SLO.TTFT.Limit != time.Second || e.SLO.Attainment != 0.99 || e.Workload.Classes[0].SLO.TTFT != nil {
+		t.Errorf("%+v, and of the class %+v", e.SLO, e.Workload.Classes[0].SLO)
+	}
+	if e.Rejudge(SLO{TTFT: &Objective{Quantiles: []Quantile{{P: 0.99, Limit: time.Second}}}}); e.SLO.Attainment != 0 {
+		t.Errorf("a quantile of the run asks for no attainment, and got %v", e.SLO.Attainment)
+	}
+}
+
 func TestC1_AliasAlone(t *testing.T) {
 	e := New()
 	if err := (Flags{URL: "http://localhost:8000", Model: "my-alias", Rate: "1/s"}).Apply(e); err != nil {
