@@ -115,11 +115,19 @@ func long(url, dir string, more ...string) []string {
 }
 
 func TestInterrupt_OnceDrains(t *testing.T) {
-	t.Parallel()
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			onceDrains(t, signal)
+		})
+	}
+}
+
+func onceDrains(t *testing.T, signal os.Signal) {
 	s, dir := engine(t), filepath.Join(t.TempDir(), "result")
 	c := start(t, "trueload", long(s.url, dir, "--output", "200")...)
 	until(t, "twenty answers", func() bool { return s.answered() >= 20 })
-	c.cmd.Process.Signal(os.Interrupt)
+	c.cmd.Process.Signal(signal)
 	if code := c.wait(t); code != exitInterrupted {
 		t.Fatalf("exit code %d\n%s", code, &c.err)
 	}
@@ -315,6 +323,27 @@ func TestDiskFull_KeepsWhatWasMeasured(t *testing.T) {
 			}
 			if sum.Counts.OK < 20 || sum.Counts.OK > int64(s.answered()) {
 				t.Errorf("%d turns are ok, of %d that were answered", sum.Counts.OK, s.answered())
+			}
+		})
+	}
+}
+
+// The servers end when told to, the one with a truth to tell with that.
+func TestInterrupt_EndsServers(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		last string
+	}{
+		{[]string{"sim", "--profile", "tiny"}, ""},
+		{[]string{"sim", "--paced"}, `^0 requests, 0 tokens; own lateness`},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, "trueload", append(c.args, "--addr", "127.0.0.1:0")...)
+			until(t, "its address", func() bool { return strings.Contains(p.err.String(), "at http://127.0.0.1:") })
+			p.cmd.Process.Signal(os.Interrupt)
+			if code := p.wait(t); code != exitOK || !regexp.MustCompile(c.last).MatchString(p.out.String()) {
+				t.Errorf("exit code %d\n%s\n%s", code, &p.out, &p.err)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/trueload/trueload/internal/analysis"
 	"github.com/trueload/trueload/internal/experiment"
@@ -28,7 +29,7 @@ type runCmd struct {
 	Closed      string   `group:"How much" help:"Closed loop of so many clients, instead of a rate." placeholder:"N"`
 	For         string   `group:"How much" help:"How long is measured." placeholder:"5m"`
 	Requests    string   `group:"How much" help:"How many requests are measured, instead of a time." placeholder:"N"`
-	WarmUp      string   `group:"How much" help:"How long the load is on before that; 0s: not." placeholder:"1m"`
+	WarmUp      string   `group:"How much" help:"How long the load is on before it is measured; 0s: no warm-up." placeholder:"1m"`
 	MaxInFlight string   `group:"How much" help:"Cap on requests under way; what waits is charged to the request." placeholder:"N"`
 	SLO         string   `name:"slo" group:"Judgement" help:"ttft=1s,tpot=100ms,e2e=30s,attainment=99%." placeholder:"OBJECTIVES"`
 	FailOn      string   `group:"Judgement" help:"slo: exit with 1 where the SLO is missed; none: do not." enum:"none,slo" default:"none" placeholder:"slo"`
@@ -121,7 +122,7 @@ func execute(c *console, exp *spec.Experiment, opt experiment.Options, show show
 	defer cancel()
 	stop := make(chan struct{})
 	interrupts := make(chan os.Signal, 2)
-	signal.Notify(interrupts, os.Interrupt)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM) // what CI and containers send
 	defer signal.Stop(interrupts)
 	go func() {
 		select {

@@ -32,10 +32,17 @@ func startServer(kind string) (url string, stop func(), err error) {
 	bad, later := strings.CutPrefix(kind, "later-")
 	ended := make(chan struct{})
 	var once sync.Once
+	var srv *httptest.Server
 	handle := func(w http.ResponseWriter, r *http.Request) { engine.ServeHTTP(w, r) }
 	if kind != "engine" {
 		misbehave := misbehaviours[bad]
-		if misbehave == nil && bad != "refuse" && bad != "expired" {
+		switch {
+		case bad == "refuse": // from this request on, which is cut
+			misbehave = func(w http.ResponseWriter, r *http.Request, _ <-chan struct{}) {
+				srv.Listener.Close()
+				hijack(w).Close()
+			}
+		case misbehave == nil && bad != "expired":
 			return "", nil, fmt.Errorf("there is no server of kind %q", kind)
 		}
 		handle = func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +54,7 @@ func startServer(kind string) (url string, stop func(), err error) {
 			misbehave(w, r, ended)
 		}
 	}
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(handle))
+	srv = httptest.NewUnstartedServer(http.HandlerFunc(handle))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	switch {
 	case bad == "expired":
@@ -66,7 +73,7 @@ func startServer(kind string) (url string, stop func(), err error) {
 		srv.Close()
 		engine.Close()
 	}
-	if bad == "refuse" {
+	if kind == "refuse" {
 		stop()
 	}
 	return srv.URL, stop, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/trueload/trueload/internal/sim"
@@ -48,7 +49,7 @@ func (cmd simCmd) Run(c *console) error {
 	if cmd.Replicas < 1 {
 		return errors.New("--replicas: must be at least 1")
 	}
-	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt)
+	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ln, err := net.Listen("tcp", cmd.Addr)
 	if err != nil {
