@@ -30,6 +30,16 @@ type inbox struct {
 	err              error
 }
 
+// take counts a session that was taken from the source.
+func (b *inbox) take(s *session) {
+	b.mu.Lock()
+	b.taken++
+	if s.planned {
+		b.takenPlan++
+	}
+	b.mu.Unlock()
+}
+
 func (b *inbox) postPrepared(t *turn) {
 	b.mu.Lock()
 	b.prepared = append(b.prepared, t)
@@ -65,35 +75,16 @@ type feeder struct {
 	stop    chan struct{} // closed when the load has ended
 	loadEnd time.Duration // set before stop is closed
 
+	last     time.Duration // when the session taken last is scheduled
 	maxAhead int
 	read     bool // all of the plan was read
 }
 
 func (f *feeder) run(ctx context.Context) {
-	closed := f.opt.Clients > 0
-	last := plan.Unset
-	for n := int64(0); ; n++ {
-		p, err := f.src.Next()
-		if err == nil && !closed && p.Scheduled < last {
-			err = fmt.Errorf("session %d is scheduled at %v, before the one ahead of it at %v: a source must be in order", p.Seq, p.Scheduled, last)
-		}
-		if err == nil && len(p.Turns) == 0 {
-			err = fmt.Errorf("session %d has no turns", p.Seq)
-		}
-		if err != nil {
-			f.end(err)
+	for {
+		s := f.take()
+		if s == nil {
 			return
-		}
-		s := &session{Session: p, left: len(p.Turns), phase: p.Phase}
-		if !closed {
-			last = p.Scheduled
-			s.planned = p.Scheduled < f.planEnd
-			f.readTo(p.Scheduled)
-		}
-		if s.planned {
-			f.hash.Add(p)
-			f.progress.planned.Add(int64(len(p.Turns)))
-			f.phases.planned(p.Scheduled)
 		}
 		if f.ahead(s) {
 			continue
@@ -102,13 +93,41 @@ func (f *feeder) run(ctx context.Context) {
 		if s.planned {
 			f.never(s)
 		}
-		if closed || !s.planned {
+		if closed := f.opt.Clients > 0; closed || !s.planned {
 			f.read = !closed
 			return
 		}
 		f.rest(ctx)
 		return
 	}
+}
+
+// take takes the next session from the source and counts it; nil at the end.
+func (f *feeder) take() *session {
+	closed := f.opt.Clients > 0
+	p, err := f.src.Next()
+	if err == nil && !closed && p.Scheduled < f.last {
+		err = fmt.Errorf("session %d is scheduled at %v, before the one ahead of it at %v: a source must be in order", p.Seq, p.Scheduled, f.last)
+	}
+	if err == nil && len(p.Turns) == 0 {
+		err = fmt.Errorf("session %d has no turns", p.Seq)
+	}
+	if err != nil {
+		f.end(err)
+		return nil
+	}
+	s := &session{Session: p, left: len(p.Turns), phase: p.Phase}
+	if !closed {
+		f.last = p.Scheduled
+		s.planned = p.Scheduled < f.planEnd
+		f.readTo(p.Scheduled)
+	}
+	if s.planned {
+		f.hash.Add(p)
+		f.progress.planned.Add(int64(len(p.Turns)))
+		f.phases.planned(p.Scheduled)
+	}
+	return s
 }
 
 // ahead hands the session's first turn to the preparers when it is near enough,
@@ -138,12 +157,7 @@ func (f *feeder) ahead(s *session) bool {
 		return false
 	}
 	f.maxAhead = max(f.maxAhead, len(f.slots))
-	f.in.mu.Lock()
-	f.in.taken++
-	if s.planned {
-		f.in.takenPlan++
-	}
-	f.in.mu.Unlock()
+	f.in.take(s)
 	by := t.due
 	if by == plan.Unset {
 		by = f.opt.Now() // of a closed loop: behind what is overdue, before what is not yet due
@@ -357,6 +371,7 @@ func (c *phaseCounts) released(t time.Duration) {
 // blocks delays nobody: the queue grows meanwhile.
 type recorder struct {
 	sink     func(*record.Record)
+	direct   bool // no goroutine runs: records are handed out as they come
 	progress *Progress
 	outcomes [record.NotDue + 1]int64
 
@@ -373,6 +388,10 @@ func newRecorder(sink func(*record.Record), p *Progress) *recorder {
 }
 
 func (r *recorder) put(rec *record.Record) {
+	if r.direct {
+		r.hand(rec)
+		return
+	}
 	r.mu.Lock()
 	r.queue = append(r.queue, rec)
 	r.mu.Unlock()
@@ -410,12 +429,16 @@ func (r *recorder) run() {
 			return
 		}
 		for _, rec := range batch {
-			r.progress.ended(rec)
-			r.outcomes[rec.Outcome]++
-			if r.sink != nil {
-				r.sink(rec)
-			}
+			r.hand(rec)
 		}
 		clear(batch)
+	}
+}
+
+func (r *recorder) hand(rec *record.Record) {
+	r.progress.ended(rec)
+	r.outcomes[rec.Outcome]++
+	if r.sink != nil {
+		r.sink(rec)
 	}
 }

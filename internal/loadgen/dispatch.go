@@ -24,6 +24,7 @@ type dispatcher struct {
 	in       *inbox
 	prep     *prepQueue
 	feed     *feeder
+	send     func(*turn) // begins a turn that has its slot: go work, but in virtual time
 	out      *recorder
 	progress *Progress
 	ctx      context.Context // of every send
@@ -312,20 +313,29 @@ func (d *dispatcher) start(t *turn) {
 	t.begun = true
 	d.inFlight++
 	d.progress.inFlight.Add(1)
+	d.send(t)
+}
+
+func (d *dispatcher) startWorker(t *turn) {
 	d.workers.Add(1)
 	go d.work(t)
+}
+
+// admitted returns the record of a turn that is sent now.
+func (d *dispatcher) admitted(t *turn, now time.Duration) *record.Record {
+	if t.rec == nil {
+		t.rec = t.newRecord(d.opt.Phases, record.Pending)
+		t.rec.Released = now
+	}
+	t.rec.Admitted = now
+	return t.rec
 }
 
 // work is a worker: it sends one turn.
 func (d *dispatcher) work(t *turn) {
 	defer d.workers.Done()
 	now := d.opt.Now()
-	if t.rec == nil {
-		t.rec = t.newRecord(d.opt.Phases, record.Pending)
-		t.rec.Released = now
-	}
-	rec := t.rec
-	rec.Admitted = now
+	rec := d.admitted(t, now)
 	ctx := d.ctx
 	if limit, why := d.limit(t); limit > 0 {
 		var cancel context.CancelFunc
@@ -334,11 +344,17 @@ func (d *dispatcher) work(t *turn) {
 	}
 	t.reply = t.send(ctx, rec)
 	t.send = nil
+	d.sent(t, context.Cause(ctx))
+}
+
+// sent takes in a turn whose sending has ended; cause is what ended it early.
+func (d *dispatcher) sent(t *turn, cause error) {
+	rec := t.rec
 	if rec.Done == record.Unset {
 		rec.Done = d.opt.Now()
 	}
 	if rec.Outcome == record.Pending {
-		switch cause := context.Cause(ctx); cause {
+		switch cause {
 		case errDeadline:
 			rec.Outcome = record.Timeout
 		case errHangUp:

@@ -15,6 +15,7 @@ type Progress struct {
 	planned, due, waiting, inFlight atomic.Int64
 	latePrepared, in, out           atomic.Int64
 	outcomes                        [record.NotDue + 1]atomic.Int64
+	at                              atomic.Int64 // virtual time
 
 	mu    sync.Mutex
 	ttfts [256]time.Duration // the latest, a ring
@@ -36,6 +37,8 @@ type Snapshot struct {
 	// 0 they mean nothing. They are for a line on a screen, not for a report.
 	TTFTs          int
 	TTFT50, TTFT95 time.Duration
+	// At is how far a simulated run has come; 0 in a real one.
+	At time.Duration
 }
 
 // Ended is how many turns have an outcome.
@@ -58,6 +61,7 @@ func (p *Progress) Snapshot() Snapshot {
 	s := Snapshot{
 		Planned: p.planned.Load(), Due: p.due.Load(), Waiting: p.waiting.Load(), InFlight: p.inFlight.Load(),
 		LatePrepared: p.latePrepared.Load(), InputTokens: p.in.Load(), OutputTokens: p.out.Load(),
+		At: time.Duration(p.at.Load()),
 	}
 	for i := range s.Outcomes {
 		s.Outcomes[i] = p.outcomes[i].Load()

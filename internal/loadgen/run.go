@@ -95,12 +95,13 @@ func Run(ctx context.Context, src plan.Source, prepare Prepare, opt Options) (Re
 	feed := &feeder{
 		src: src, opt: &o, planEnd: planEnd(o.Phases), in: in, prep: prep, out: out,
 		progress: o.Progress, hash: plan.NewHasher(), phases: phases,
-		slots: make(chan struct{}, o.LookaheadTurns), stop: make(chan struct{}),
+		slots: make(chan struct{}, o.LookaheadTurns), stop: make(chan struct{}), last: plan.Unset,
 	}
 	d := &dispatcher{
 		opt: &o, planEnd: feed.planEnd, in: in, prep: prep, feed: feed, out: out,
 		progress: o.Progress, ctx: sendCtx,
 	}
+	d.send = d.startWorker
 
 	var helpers, recording, watching sync.WaitGroup
 	helpers.Go(func() { feed.run(ctx) })
@@ -135,13 +136,17 @@ func Run(ctx context.Context, src plan.Source, prepare Prepare, opt Options) (Re
 	watching.Wait()
 	out.close()
 	recording.Wait()
-
-	res.Planned = o.Progress.planned.Load()
-	res.Outcomes = out.outcomes
-	res.Phases = phases.n
-	res.LatePrepared = o.Progress.latePrepared.Load()
-	res.MaxAhead = feed.maxAhead
-	res.PlanHash = feed.hash.Sum()
-	res.PlanRead = feed.read || o.Clients > 0
+	d.sumUp(&res)
 	return res, d.err
+}
+
+// sumUp fills in what was counted.
+func (d *dispatcher) sumUp(res *Result) {
+	res.Planned = d.progress.planned.Load()
+	res.Outcomes = d.out.outcomes
+	res.Phases = d.feed.phases.n
+	res.LatePrepared = d.progress.latePrepared.Load()
+	res.MaxAhead = d.feed.maxAhead
+	res.PlanHash = d.feed.hash.Sum()
+	res.PlanRead = d.feed.read || d.opt.Clients > 0
 }
