@@ -489,25 +489,28 @@ func TestAbortsAtRandom(t *testing.T) {
 }
 
 func TestSameSeedSameSteps(t *testing.T) {
-	trace := func(seed uint64) string {
-		e := mustNew(t, Config{Profile: flat, Blocks: 14, Jitter: 0.2, Seed: seed})
-		var b strings.Builder
-		if _, err := Run(e, source(randomLoad(3, 100, time.Millisecond)), func(s *Step) {
-			fmt.Fprintln(&b, s.Start, s.Duration, s.Batch)
-			for _, em := range s.Emitted {
-				fmt.Fprint(&b, em.Token, " ")
+	for name, c := range loads() {
+		trace := func(seed uint64) string {
+			c.Seed = seed
+			e := mustNew(t, c)
+			var b strings.Builder
+			if _, err := Run(e, source(randomLoad(3, 100, time.Millisecond)), func(s *Step) {
+				fmt.Fprintln(&b, s.Start, s.Duration, s.Batch)
+				for _, em := range s.Emitted {
+					fmt.Fprint(&b, em.Token, " ")
+				}
+			}); err != nil {
+				t.Fatal(err)
 			}
-		}); err != nil {
-			t.Fatal(err)
+			return b.String()
 		}
-		return b.String()
-	}
-	first, again, other := trace(1), trace(1), trace(2)
-	if first != again {
-		t.Error("the same seed gave different steps")
-	}
-	if first == other {
-		t.Error("the seed changes nothing")
+		first, again, other := trace(1), trace(1), trace(2)
+		if first != again {
+			t.Errorf("%s: the same seed gave different steps", name)
+		}
+		if first == other {
+			t.Errorf("%s: the seed changes nothing", name)
+		}
 	}
 }
 
@@ -560,83 +563,6 @@ func TestFreeze(t *testing.T) {
 		if got := e.Step(tc.at).Duration; got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
-	}
-}
-
-// With one place, no batching is left and the engine is an M/G/1 queue: service
-// is the prefill step and the decode steps after it. Pollaczek and Khinchine:
-//
-//	W = λ E[S²] / (2 (1 - ρ))
-func TestPollaczekKhinchine(t *testing.T) {
-	for _, rho := range []float64{0.5, 0.7} {
-		const n = 200_000
-		e := mustNew(t, Config{Profile: flat, MaxSeqs: 1, NoPrefixCache: true})
-		rng := rand.New(rand.NewPCG(7, uint64(rho*10)))
-		p := prompt(1, 3)
-		// Output lengths 1..19, so that a service takes 1..19 ms, 10 on average.
-		rate := rho / 0.010
-		var at, waited, busy, stayed time.Duration
-		var s2 float64
-		i := 0
-		end, err := Run(e, func() (time.Duration, *Request, bool) {
-			i++
-			at += time.Duration(rng.ExpFloat64() / rate * 1e9)
-			return at, &Request{Prompt: p, MaxTokens: 1 + rng.IntN(19)}, i <= n
-		}, func(s *Step) {
-			for _, em := range s.Emitted {
-				if em.Finish != NotFinished {
-					l := em.Request.Life
-					waited += l.Scheduled - l.Queued
-					stayed += l.LastToken - l.Queued
-					service := l.LastToken - l.Scheduled
-					busy += service
-					s2 += service.Seconds() * service.Seconds()
-				}
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Against the realised rate and moments, so that what is tested is the
-		// queue and not the generator.
-		lambda := n / end.Seconds()
-		got := waited.Seconds() / n
-		want := lambda * (s2 / n) / (2 * (1 - busy.Seconds()/end.Seconds()))
-		if math.Abs(got/want-1) > 0.03 {
-			t.Errorf("ρ = %v: mean wait %.6f s, Pollaczek-Khinchine %.6f s", rho, got, want)
-		}
-		if math.Abs(busy.Seconds()/end.Seconds()-rho) > 0.01 {
-			t.Errorf("ρ = %v: busy for %.3f of the time", rho, busy.Seconds()/end.Seconds())
-		}
-	}
-}
-
-// Little: the time average of the number of requests in the system, times the
-// length of the run, is the sum of their times in it. One side is taken from
-// the queue's lengths at each step, the other from each request's life. A
-// request counts in the lengths from the first step after its arrival, so the
-// lives are longer by at most one step each.
-func TestLittle(t *testing.T) {
-	e := mustNew(t, Config{Profile: flat, Blocks: 14})
-	rs := randomLoad(5, 2000, 4*time.Millisecond)
-	var area, lives time.Duration
-	_, err := Run(e, source(rs), func(s *Step) {
-		inStep := e.Running() + e.Waiting()
-		for _, em := range s.Emitted {
-			if em.Finish != NotFinished {
-				inStep++
-			}
-		}
-		area += time.Duration(inStep) * s.Duration
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range rs {
-		lives += r.Life.LastToken - r.Life.Queued
-	}
-	if d := lives - area; d < 0 || d > time.Duration(len(rs))*time.Millisecond {
-		t.Errorf("time in system is %v by lives and %v by queue lengths", lives, area)
 	}
 }
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -15,13 +16,22 @@ import (
 // them after each step, so that the page shows the state after the last step
 // that has ended, as vLLM's does.
 type metrics struct {
-	mu       sync.Mutex
+	mu sync.Mutex
+	numbers
+}
+
+// numbers are what a page is made of.
+type numbers struct {
+	born     time.Time
 	running  int
 	waiting  int
 	usage    float64
 	counters sim.Counters
+	failed   int64         // of the aborted ones, by an error
 	late     time.Duration // the largest lateness of a step's tokens
 	h        [histograms]histogram
+	sglang   sglangNumbers
+	llamacpp llamacppNumbers
 }
 
 // The histograms, in the order of their definitions below.
@@ -39,6 +49,10 @@ const (
 	hGenerationTokens
 	hMaxTokens
 	hComputed
+	hSGLangTTFT
+	hSGLangITL
+	hSGLangE2E
+	hSGLangQueue
 	histograms
 )
 
@@ -49,7 +63,8 @@ var (
 	requestBuckets = []float64{0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 )
 
-var histogramNames = [histograms]struct{ name, help string }{
+// vllmHistograms are those on vLLM's page, the first of the above.
+var vllmHistograms = [...]struct{ name, help string }{
 	{"iteration_tokens_total", "Histogram of number of tokens per engine_step."},
 	{"time_to_first_token_seconds", "Histogram of time to first token in seconds."},
 	{"inter_token_latency_seconds", "Histogram of inter-token latency in seconds."},
@@ -65,13 +80,36 @@ var histogramNames = [histograms]struct{ name, help string }{
 	{"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens)."},
 }
 
-func newMetrics(c sim.Config) *metrics {
+func newMetrics(c sim.Config, born time.Time) *metrics {
 	m := &metrics{}
 	lengths := oneTwoFive(c.MaxModelLen)
-	for i, b := range [histograms][]float64{stepBuckets, ttftBuckets, itlBuckets, itlBuckets, requestBuckets, requestBuckets, requestBuckets, requestBuckets, requestBuckets, lengths, lengths, lengths, lengths} {
-		m.h[i] = histogram{bounds: b, counts: make([]int64, len(b)+1)}
+	for i, b := range [histograms][]float64{stepBuckets, ttftBuckets, itlBuckets, itlBuckets, requestBuckets, requestBuckets, requestBuckets, requestBuckets, requestBuckets, lengths, lengths, lengths, lengths, sglangTTFT, sglangITL, sglangE2E, sglangQueue} {
+		m.h[i].bounds = b
 	}
+	m.reset(born)
 	return m
+}
+
+// reset forgets all, as a process that starts anew at born.
+func (m *metrics) reset(born time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.h
+	for i := range h {
+		h[i] = histogram{bounds: h[i].bounds, counts: make([]int64, len(h[i].bounds)+1)}
+	}
+	m.numbers = numbers{born: born, h: h}
+}
+
+// snapshot copies the numbers.
+func (m *metrics) snapshot() numbers {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.numbers
+	for k, h := range n.h {
+		n.h[k].counts = slices.Clone(h.counts)
+	}
+	return n
 }
 
 // oneTwoFive are the bounds 1, 2, 5, 10, 20, 50, ... up to top.
@@ -93,9 +131,12 @@ type histogram struct {
 	sum    float64
 }
 
-func (h *histogram) add(v float64) {
-	h.counts[sort.SearchFloat64s(h.bounds, v)]++
-	h.sum += v
+func (h *histogram) add(v float64) { h.addN(v, 1) }
+
+// addN observes v n times.
+func (h *histogram) addN(v float64, n int) {
+	h.counts[sort.SearchFloat64s(h.bounds, v)] += int64(n)
+	h.sum += v * float64(n)
 }
 
 // publish takes over the engine's state.
@@ -110,15 +151,21 @@ func (m *metrics) observe(st *sim.Step, late time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.late = max(m.late, late)
+	m.sglang.step(st)
+	m.llamacpp.step(st)
 	m.h[hIterationTokens].add(float64(st.Batch.Tokens))
 	end := st.End()
 	for i := range st.Emitted {
 		e := &st.Emitted[i]
 		s := e.Request.Tag.(*stream)
 		if e.Index == 0 {
-			m.h[hTTFT].add((end - e.Request.Life.Queued).Seconds())
+			ttft := (end - e.Request.Life.Queued).Seconds()
+			m.h[hTTFT].add(ttft)
+			m.h[hSGLangTTFT].add(ttft)
 		} else {
-			m.h[hITL].add((end - s.last).Seconds())
+			gap := (end - s.last).Seconds()
+			m.h[hITL].add(gap)
+			m.h[hSGLangITL].add(gap)
 		}
 		s.last = end
 		if e.Finish != sim.NotFinished {
@@ -127,10 +174,14 @@ func (m *metrics) observe(st *sim.Step, late time.Duration) {
 	}
 }
 
-// finished counts a request that was aborted.
-func (m *metrics) finished(r *sim.Request) {
+// aborted counts a request that was aborted, by its client or by an error.
+func (m *metrics) aborted(r *sim.Request, failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if failed {
+		m.failed++
+	}
+	m.sglang.aborted++
 	if r.Life.FirstToken != sim.Unset {
 		m.ended(r)
 	}
@@ -142,7 +193,9 @@ func (m *metrics) ended(r *sim.Request) {
 	l := &r.Life
 	sec := func(from, to time.Duration) float64 { return (to - from).Seconds() }
 	m.h[hE2E].add(sec(l.Queued, l.LastToken))
+	m.h[hSGLangE2E].add(sec(l.Queued, l.LastToken))
 	m.h[hQueue].add(sec(l.Queued, l.Scheduled))
+	m.h[hSGLangQueue].add(sec(l.Queued, l.Scheduled))
 	m.h[hInference].add(sec(l.Scheduled, l.LastToken))
 	m.h[hPrefill].add(sec(l.Scheduled, l.FirstToken))
 	decode := sec(l.FirstToken, l.LastToken)
@@ -152,59 +205,107 @@ func (m *metrics) ended(r *sim.Request) {
 	m.h[hGenerationTokens].add(float64(l.Output))
 	m.h[hMaxTokens].add(float64(r.MaxTokens))
 	m.h[hComputed].add(float64(len(r.Prompt) - l.Cached))
+	m.sglang.ended(r)
+	m.llamacpp.ended(r)
 }
 
-// page is the Prometheus text of replicas, one value of the engine label each;
-// a page with one replica alone calls it 0, as every vLLM server does.
-func (s *Server) page(replicas []*replica) []byte {
-	snap := make([]metrics, len(replicas))
-	for i, r := range replicas {
-		m := r.metrics
-		m.mu.Lock()
-		snap[i] = metrics{running: m.running, waiting: m.waiting, usage: m.usage, counters: m.counters, late: m.late}
-		for k, h := range m.h {
-			snap[i].h[k] = histogram{bounds: h.bounds, counts: append([]int64(nil), h.counts...), sum: h.sum}
+// Dialect is whose metric names a page has.
+type Dialect uint8
+
+const (
+	VLLM Dialect = iota
+	SGLang
+	LlamaCPP
+)
+
+// shown is a replica on a page, under the number that its labels have.
+type shown struct {
+	numbers
+	rank string
+	size sim.Config
+}
+
+// page is the metrics page of replica only, or the router's, where that is nil.
+// The router shows every replica that is up, each under its own rank; a replica
+// alone calls itself 0, as every server does.
+func (s *Server) page(only *replica) []byte {
+	var list []shown
+	for _, r := range s.replicas {
+		switch {
+		case r == only:
+			list = append(list, shown{r.metrics.snapshot(), "0", r.size})
+		case only == nil && r.up():
+			list = append(list, shown{r.metrics.snapshot(), strconv.Itoa(r.index), r.size})
 		}
-		m.mu.Unlock()
 	}
-	p := &page{created: float64(s.start.UnixMicro()) / 1e6}
-	for i := range replicas {
-		p.labels = append(p.labels, `engine="`+strconv.Itoa(i)+`",model_name="`+escapeLabel(s.opt.Model)+`"`)
+	if s.opt.Metrics == LlamaCPP && len(list) > 1 {
+		// Its page has no labels to tell replicas apart by: whoever scrapes it
+		// through a balancer sees now one, now another.
+		i := s.pages.Add(1) - 1
+		list = list[i%uint64(len(list)):][:1]
 	}
-	gauge := func(name, help string, v func(m *metrics) float64) {
+	switch s.opt.Metrics {
+	case SGLang:
+		return s.sglangPage(list)
+	case LlamaCPP:
+		return llamacppPage(list)
+	}
+	return s.vllmPage(list)
+}
+
+func (s *Server) vllmPage(snap []shown) []byte {
+	p := &page{noCreated: s.opt.APIServers > 1}
+	for i := range snap {
+		p.add(`engine="`+snap[i].rank+`",model_name="`+escapeLabel(s.opt.Model)+`"`, snap[i].born)
+	}
+	gauge := func(name, help string, v func(m *numbers) float64) {
 		p.family(name, help, "gauge")
 		for i := range snap {
-			p.sample(name, p.labels[i], v(&snap[i]))
+			p.sample(name, p.labels[i], v(&snap[i].numbers))
 		}
 	}
-	counter := func(name, help string, v func(m *metrics) int64) {
-		p.counter(name, help, []string{""}, func(i, _ int) int64 { return v(&snap[i]) })
+	counter := func(name, help string, v func(m *numbers) int64) {
+		p.counter(name, help, []string{""}, func(i, _ int) int64 { return v(&snap[i].numbers) })
 	}
-	gauge("vllm:num_requests_running", "Number of requests in model execution batches.", func(m *metrics) float64 { return float64(m.running) })
-	gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", func(m *metrics) float64 { return float64(m.waiting) })
+	gauge("vllm:num_requests_running", "Number of requests in model execution batches.", func(m *numbers) float64 { return float64(m.running) })
+	gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", func(m *numbers) float64 { return float64(m.waiting) })
 	p.family("vllm:num_requests_waiting_by_reason", "Number of requests waiting to be processed by reason.", "gauge")
 	for i := range snap {
 		p.sample("vllm:num_requests_waiting_by_reason", p.labels[i]+`,reason="capacity"`, float64(snap[i].waiting))
 		p.sample("vllm:num_requests_waiting_by_reason", p.labels[i]+`,reason="deferred"`, 0)
 	}
-	gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", func(m *metrics) float64 { return m.usage })
-	counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", func(m *metrics) int64 { return m.counters.PrefixQueries })
-	counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", func(m *metrics) int64 { return m.counters.PrefixHits })
-	counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", func(m *metrics) int64 { return m.counters.Preemptions })
-	counter("vllm:prompt_tokens", "Number of prefill tokens processed.", func(m *metrics) int64 { return m.counters.PromptTokens })
-	counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", func(m *metrics) int64 { return m.counters.CachedPromptTokens })
+	if p.noCreated {
+		// Without a rule for joining processes each shows its own copy, and only
+		// the one that logs has the value.
+		const name = "vllm:kv_cache_usage_perc"
+		p.family(name, "KV-cache usage. 1 means 100 percent usage.", "gauge")
+		for i := range snap {
+			for k := range s.opt.APIServers {
+				v := 0.0
+				if k == 0 {
+					v = snap[i].usage
+				}
+				p.sample(name, p.labels[i]+`,pid="`+strconv.Itoa(1001+k)+`"`, v)
+			}
+		}
+	} else {
+		gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", func(m *numbers) float64 { return m.usage })
+	}
+	counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", func(m *numbers) int64 { return m.counters.PrefixQueries })
+	counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", func(m *numbers) int64 { return m.counters.PrefixHits })
+	counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", func(m *numbers) int64 { return m.counters.Preemptions })
+	counter("vllm:prompt_tokens", "Number of prefill tokens processed.", func(m *numbers) int64 { return m.counters.PromptTokens })
+	counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", func(m *numbers) int64 { return m.counters.CachedPromptTokens })
 	p.counter("vllm:prompt_tokens_by_source", "Number of prompt tokens by source.", []string{`,source="local_compute"`, `,source="local_cache_hit"`, `,source="external_kv_transfer"`}, func(i, k int) int64 {
 		c := snap[i].counters
 		return [...]int64{c.PromptTokens - c.CachedPromptTokens, c.CachedPromptTokens, 0}[k]
 	})
-	counter("vllm:generation_tokens", "Number of generation tokens processed.", func(m *metrics) int64 { return m.counters.GenerationTokens })
+	counter("vllm:generation_tokens", "Number of generation tokens processed.", func(m *numbers) int64 { return m.counters.GenerationTokens })
 	p.counter("vllm:request_success", "Count of successfully processed requests.", []string{`,finished_reason="stop"`, `,finished_reason="length"`, `,finished_reason="abort"`, `,finished_reason="error"`, `,finished_reason="repetition"`}, func(i, k int) int64 {
-		if k > 2 {
-			return 0
-		}
-		return snap[i].counters.Finished[1+k]
+		c := snap[i].counters.Finished
+		return [...]int64{c[sim.FinishedStop], c[sim.FinishedLength], c[sim.FinishedAbort] - snap[i].failed, snap[i].failed, 0}[k]
 	})
-	for k, d := range histogramNames {
+	for k, d := range vllmHistograms {
 		p.family("vllm:"+d.name, d.help, "histogram")
 		for i := range snap {
 			p.histogram("vllm:"+d.name, p.labels[i], &snap[i].h[k])
@@ -212,21 +313,30 @@ func (s *Server) page(replicas []*replica) []byte {
 		p.createdTimes("vllm:"+d.name, d.help, []string{""})
 	}
 	p.family("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", "gauge")
-	for i, r := range replicas {
-		c := r.size
+	for i := range snap {
+		c := snap[i].size
 		p.sample("vllm:cache_config_info", `block_size="`+strconv.Itoa(c.BlockSize)+`",enable_prefix_caching="`+map[bool]string{true: "False", false: "True"}[c.NoPrefixCache]+
-			`",engine="`+strconv.Itoa(i)+`",kv_cache_size_tokens="`+strconv.Itoa((c.Blocks-1)*c.BlockSize)+`",num_gpu_blocks="`+strconv.Itoa(c.Blocks)+`"`, 1)
+			`",engine="`+snap[i].rank+`",kv_cache_size_tokens="`+strconv.Itoa((c.Blocks-1)*c.BlockSize)+`",num_gpu_blocks="`+strconv.Itoa(c.Blocks)+`"`, 1)
 	}
-	gauge("trueload_sim:step_lateness_max_seconds", "Largest lateness of a step's tokens behind the simulated time.", func(m *metrics) float64 { return m.late.Seconds() })
-	p.family("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", "gauge")
-	p.sample("process_start_time_seconds", "", p.created)
+	gauge("trueload_sim:step_lateness_max_seconds", "Largest lateness of a step's tokens behind the simulated time.", func(m *numbers) float64 { return m.late.Seconds() })
+	if !p.noCreated && len(snap) > 0 {
+		p.family("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", "gauge")
+		p.sample("process_start_time_seconds", "", p.created[0])
+	}
 	return p.b
 }
 
+// page is a Prometheus text as Python's client writes it.
 type page struct {
-	b       []byte
-	labels  []string
-	created float64
+	b         []byte
+	labels    []string  // of each replica
+	created   []float64 // the same, in seconds of Unix time
+	noCreated bool      // several processes write the page: there are no creation times
+}
+
+func (p *page) add(labels string, born time.Time) {
+	p.labels = append(p.labels, labels)
+	p.created = append(p.created, float64(born.UnixMicro())/1e6)
 }
 
 func (p *page) family(name, help, kind string) {
@@ -256,10 +366,13 @@ func (p *page) counter(name, help string, sets []string, v func(replica, set int
 }
 
 func (p *page) createdTimes(name, help string, sets []string) {
+	if p.noCreated {
+		return
+	}
 	p.family(name+"_created", help, "gauge")
 	for i := range p.labels {
 		for _, set := range sets {
-			p.sample(name+"_created", p.labels[i]+set, p.created)
+			p.sample(name+"_created", p.labels[i]+set, p.created[i])
 		}
 	}
 }

@@ -21,38 +21,59 @@ type replica struct {
 	engine *sim.Engine
 	size   sim.Config // with defaults; never changes
 	start  time.Time
+	faults *faults
+	traced bool // streams keep the times of their tokens
 	stop   <-chan struct{}
 	done   chan struct{}
 
 	mu      sync.Mutex
 	inbox   []event
 	closed  bool
-	wake    chan struct{}
-	load    atomic.Int64 // requests inside, waiting or running
-	queued  atomic.Int64 // of these, not yet scheduled
+	killed  chan struct{} // not nil: a restart was ordered; closed when it is done
+	wake    chan struct{} // an event came
+	fault   chan struct{} // a fault came or went
+	life    atomic.Pointer[life]
 	metrics *metrics
 }
 
-type event struct {
-	at    time.Duration
-	admit *stream
-	abort *stream
-	reset chan<- bool
+// life is a replica between two restarts.
+type life struct {
+	born   time.Duration // before it, nothing answers
+	gone   chan struct{} // closed at its end
+	load   atomic.Int64  // requests inside, waiting or running
+	queued atomic.Int64  // of these, not yet scheduled
 }
 
-func newReplica(i int, e *sim.Engine, start time.Time, stop <-chan struct{}) *replica {
-	return &replica{
-		index: i, engine: e, size: e.Config(), start: start, stop: stop,
-		done: make(chan struct{}), wake: make(chan struct{}, 1), metrics: newMetrics(e.Config()),
-	}
+type event struct {
+	at     time.Duration
+	admit  *stream
+	abort  *stream
+	failed bool // with abort: by an error of the engine's own
+	reset  chan<- bool
 }
+
+func newReplica(i int, e *sim.Engine, start time.Time, faults *faults, traced bool, stop <-chan struct{}) *replica {
+	r := &replica{
+		index: i, engine: e, size: e.Config(), start: start, faults: faults, traced: traced, stop: stop,
+		done: make(chan struct{}), wake: make(chan struct{}, 1), fault: make(chan struct{}, 1), metrics: newMetrics(e.Config(), start),
+	}
+	r.life.Store(&life{gone: make(chan struct{})})
+	return r
+}
+
+// up tells whether the replica answers, or is down for a restart.
+func (r *replica) up() bool { return time.Since(r.start) >= r.life.Load().born }
 
 // post leaves an event with the time of now. It reports false once the replica
 // has stopped.
 func (r *replica) post(e event) bool {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.postLocked(e)
+}
+
+func (r *replica) postLocked(e event) bool {
 	if r.closed {
-		r.mu.Unlock()
 		return false
 	}
 	e.at = time.Since(r.start)
@@ -60,40 +81,106 @@ func (r *replica) post(e event) bool {
 		e.admit.arrived = e.at
 	}
 	r.inbox = append(r.inbox, e)
-	r.mu.Unlock()
+	signal(r.wake)
+	return true
+}
+
+// signal wakes the one that reads c; signals do not add up.
+func signal(c chan<- struct{}) {
 	select {
-	case r.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // submit hands s to the engine. It reports false where the queue is full.
 func (r *replica) submit(s *stream, maxQueue int) bool {
-	if n := r.queued.Add(1); maxQueue > 0 && n > int64(maxQueue) {
-		r.queued.Add(-1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.life.Load()
+	s.life, s.traced = l, r.traced
+	if maxQueue > 0 && l.queued.Load() >= int64(maxQueue) {
 		return false
 	}
-	r.load.Add(1)
-	if !r.post(event{admit: s}) {
-		r.load.Add(-1)
-		r.queued.Add(-1)
+	if r.closed || time.Since(r.start) < l.born {
 		s.fail()
+		return true
 	}
-	return true
+	l.queued.Add(1)
+	l.load.Add(1)
+	return r.postLocked(event{admit: s})
 }
 
-func (r *replica) abort(s *stream) { r.post(event{abort: s}) }
+func (r *replica) abort(s *stream, failed bool) { r.post(event{abort: s, failed: failed}) }
 
 func (r *replica) reset() bool {
 	ok := make(chan bool, 1)
 	return r.post(event{reset: ok}) && <-ok
 }
 
+// disturb makes run look at the faults again.
+func (r *replica) disturb() { signal(r.fault) }
+
+// kill ends the replica's life; the next one answers after the time down.
+func (r *replica) kill(down time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	old := r.life.Load()
+	r.life.Store(&life{born: time.Since(r.start) + down, gone: make(chan struct{})})
+	close(old.gone)
+	r.dropInbox()
+	if r.killed == nil {
+		r.killed = make(chan struct{})
+	}
+	signal(r.fault)
+}
+
+// revived waits until the engine of a replica just killed has been replaced.
+func (r *replica) revived() {
+	r.mu.Lock()
+	killed := r.killed
+	r.mu.Unlock()
+	if killed == nil {
+		return
+	}
+	select {
+	case <-killed:
+	case <-r.done:
+	}
+}
+
+// revive replaces the engine where a restart was ordered. The new one has
+// another seed, an empty cache and nothing counted.
+func (r *replica) revive() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.killed == nil {
+		return false
+	}
+	c := r.size
+	c.Seed = r.engine.Config().Seed + 1<<32
+	e, err := sim.New(c)
+	if err != nil {
+		panic(err) // the same sizes were good before
+	}
+	r.engine = e
+	r.metrics.reset(r.start.Add(r.life.Load().born))
+	close(r.killed)
+	r.killed = nil
+	return true
+}
+
 // take hands the engine the events of up to t. It returns the time of the first
 // event that is left, or false.
 func (r *replica) take(t time.Duration) (next time.Duration, more bool) {
 	r.mu.Lock()
+	if r.killed != nil { // what is in the inbox is for the next engine
+		r.mu.Unlock()
+		return 0, false
+	}
 	n := 0
 	for n < len(r.inbox) && r.inbox[n].at <= t {
 		n++
@@ -109,14 +196,15 @@ func (r *replica) take(t time.Duration) (next time.Duration, more bool) {
 		switch {
 		case e.admit != nil:
 			if err := r.engine.Admit(e.at, &e.admit.req); err != nil {
-				r.left(e.admit)
+				e.admit.left()
 				e.admit.fail()
 			}
 		case e.abort != nil:
-			if r.engine.Abort(&e.abort.req) {
-				r.left(e.abort)
-				r.metrics.finished(&e.abort.req)
-				e.abort.push(nil, sim.FinishedAbort)
+			// An engine knows the requests of its own life alone.
+			if e.abort.life == r.life.Load() && r.engine.Abort(&e.abort.req) {
+				e.abort.left()
+				r.metrics.aborted(&e.abort.req, e.failed)
+				e.abort.push(nil, sim.FinishedAbort, 0)
 			}
 		case e.reset != nil:
 			e.reset <- r.engine.ResetPrefixCache()
@@ -128,14 +216,6 @@ func (r *replica) take(t time.Duration) (next time.Duration, more bool) {
 	return next, more
 }
 
-// left counts a request out.
-func (r *replica) left(s *stream) {
-	r.load.Add(-1)
-	if s.req.Life.Scheduled == sim.Unset {
-		r.queued.Add(-1)
-	}
-}
-
 // run steps the engine until stop.
 func (r *replica) run() {
 	defer close(r.done)
@@ -144,6 +224,9 @@ func (r *replica) run() {
 	defer timer.Stop()
 	var t time.Duration
 	for {
+		if r.revive() {
+			t = time.Since(r.start)
+		}
 		next, more := r.take(t)
 		if r.engine.Idle() {
 			if more {
@@ -153,30 +236,77 @@ func (r *replica) run() {
 			select {
 			case <-r.wake:
 				continue
+			case <-r.fault:
+				continue
 			case <-r.stop:
 				return
 			}
 		}
 		step := r.engine.Step(t)
-		r.queued.Add(-int64(len(step.Scheduled)))
-		t = step.End()
-		if wait := t - time.Since(r.start); wait > 0 {
-			timer.Reset(wait)
+		for _, q := range step.Scheduled {
+			q.Tag.(*stream).life.queued.Add(-1)
+		}
+		end, ok := r.await(timer, t, step.Duration)
+		if !ok {
 			select {
-			case <-timer.C:
 			case <-r.stop:
 				return
+			default:
+				continue // it was killed
 			}
 		}
+		if end != step.End() {
+			stretch(step, end)
+		}
+		t = end
 		r.metrics.observe(step, time.Since(r.start)-t)
 		r.metrics.publish(r.engine)
 		for i := range step.Emitted {
 			e := &step.Emitted[i]
 			s := e.Request.Tag.(*stream)
 			if e.Finish != sim.NotFinished {
-				r.load.Add(-1)
+				s.life.load.Add(-1)
 			}
-			s.push(&e.Token, e.Finish)
+			s.push(&e.Token, e.Finish, t)
+		}
+	}
+}
+
+// await sleeps until a step of length d that began at start is done, and
+// returns when that was; faults may come and go meanwhile. It reports false
+// where the replica was killed or stopped.
+func (r *replica) await(timer *time.Timer, start, d time.Duration) (end time.Duration, ok bool) {
+	for {
+		end = r.faults.end(r.index, start, d)
+		r.mu.Lock()
+		killed := r.killed != nil
+		r.mu.Unlock()
+		if killed {
+			return 0, false
+		}
+		wait := end - time.Since(r.start)
+		if wait <= 0 {
+			return end, true
+		}
+		timer.Reset(min(wait, time.Hour))
+		select {
+		case <-timer.C:
+		case <-r.fault:
+		case <-r.stop:
+			return 0, false
+		}
+	}
+}
+
+// stretch makes a step end at another time than the engine, which knows no
+// faults, has planned.
+func stretch(step *sim.Step, end time.Duration) {
+	step.Duration = end - step.Start
+	for i := range step.Emitted {
+		e := &step.Emitted[i]
+		e.Request.Life.LastToken = end
+		if e.Index == 0 {
+			e.Request.Life.FirstToken = end
 		}
 	}
 }
@@ -184,29 +314,34 @@ func (r *replica) run() {
 // shut refuses further events and fails what is inside.
 func (r *replica) shut() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.closed = true
-	inbox := r.inbox
-	r.inbox = nil
-	r.mu.Unlock()
-	for _, e := range inbox {
-		if e.admit != nil {
-			e.admit.fail()
-		}
+	close(r.life.Load().gone)
+	r.dropInbox()
+}
+
+// dropInbox forgets what the engine has not seen. Requests learn of their end
+// by their life's.
+func (r *replica) dropInbox() {
+	for _, e := range r.inbox {
 		if e.reset != nil {
 			e.reset <- false
 		}
 	}
-	// Requests inside the engine learn of the end by the stop channel.
+	r.inbox = nil
 }
 
 // stream is one request on its way from the engine to its handler.
 type stream struct {
 	req     sim.Request
+	life    *life
 	arrived time.Duration
 	last    time.Duration // end of the step of its last token; the run goroutine's own
+	traced  bool
 
 	mu     sync.Mutex
-	tokens []sim.Token // not yet taken
+	tokens []sim.Token     // not yet taken
+	ends   []time.Duration // of the step of each token, where traced
 	finish sim.Finish
 	failed bool
 	wake   chan struct{}
@@ -214,28 +349,33 @@ type stream struct {
 
 func newStream() *stream { return &stream{wake: make(chan struct{}, 1)} }
 
-func (s *stream) push(t *sim.Token, f sim.Finish) {
+// left counts a request out that did not finish by itself.
+func (s *stream) left() {
+	s.life.load.Add(-1)
+	if s.req.Life.Scheduled == sim.Unset {
+		s.life.queued.Add(-1)
+	}
+}
+
+// push adds a token, or none, that left the engine at end.
+func (s *stream) push(t *sim.Token, f sim.Finish, end time.Duration) {
 	s.mu.Lock()
 	if t != nil {
 		s.tokens = append(s.tokens, *t)
+		if s.traced {
+			s.ends = append(s.ends, end)
+		}
 	}
 	s.finish = f
 	s.mu.Unlock()
-	s.signal()
+	signal(s.wake)
 }
 
 func (s *stream) fail() {
 	s.mu.Lock()
 	s.failed = true
 	s.mu.Unlock()
-	s.signal()
-}
-
-func (s *stream) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal(s.wake)
 }
 
 // take appends the tokens that came since the last call to dst. A slow reader
