@@ -90,7 +90,7 @@ func (f *failures) findings() (list []analysis.Finding) {
 	})
 	for i, x := range all {
 		if i == shownReasons {
-			list = append(list, analysis.Finding{Rule: "failure", Severity: analysis.Note, Message: fmt.Sprintf("and %d other reasons: the error column of records.parquet has them", len(all)-i)})
+			list = append(list, analysis.Finding{Rule: "failure", Severity: analysis.Note, Message: fmt.Sprintf("further reasons: %d; the error column of records.parquet has them all", len(all)-i)})
 			break
 		}
 		turns := "turns"
