@@ -3,6 +3,8 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -296,6 +298,38 @@ load: {rate: 10/s, phases: [{name: steady, for: 20s}]}
 	}
 	if again.Counts != res.Summary.Counts || again.Window.Measured != res.Summary.Window.Measured {
 		t.Errorf("%+v in %v s, from the journal %+v in %v s", res.Summary.Counts, res.Summary.Window.Measured, again.Counts, again.Window.Measured)
+	}
+}
+
+// A server that turns out not to take what the file asks for is told in the
+// result, as everything is that the target does.
+func TestATargetThatCannotTakeTheRequests(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "result")
+	synctest.Test(t, func(t *testing.T) {
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/info" {
+				io.WriteString(w, `{"max_total_tokens": 4096, "version": "3"}`) // TGI
+				return
+			}
+			http.NotFound(w, r)
+		})}
+		ln := newPipes()
+		go srv.Serve(ln)
+		res, err := Run(t.Context(), experimentOf(t, `
+target: {url: http://sim, api: openai-completions, model: m}
+workload: {classes: [{name: c, text: {random: token_ids}, input_tokens: 100, output_tokens: 5}]}
+load: {rate: 1/s, phases: [{name: steady, for: 10s}]}
+`), Options{Dir: dir, Dial: ln.dial, Virtual: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !res.Nothing() || len(res.Summary.Findings) == 0 || !strings.Contains(res.Summary.Findings[0].Message, "token ids") {
+			t.Errorf("findings: %+v", res.Summary.Findings)
+		}
+		srv.Close()
+	})
+	if n := len(recordsOf(t, dir)); n != 0 {
+		t.Errorf("%d records", n)
 	}
 }
 

@@ -60,6 +60,10 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 	cfg.NoUsage = r.RefusesUsage
 	cfg.FreeLength = cfg.FreeLength || r.RefusesForcing
 	cfg.EventUsage = r.EventUsage
+	if _, err := protocol.New(*cfg, conn, nil); err != nil { // what was found may not fit what is asked
+		f.add("target", analysis.Error, err.Error(), "correct target in the experiment file")
+		return
+	}
 	switch {
 	case !r.Reached:
 		f.add("target-unreached", analysis.Error, r.Error, "check target.url; trueload probe "+man.Target.URL+" says more")

@@ -172,6 +172,10 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	if err != nil {
 		return nil, err
 	}
+	sum, err := newSummarizer(exp, &man, false)
+	if err != nil {
+		return nil, err
+	}
 	out, err := store.Create(dir, text, man)
 	if err != nil {
 		return nil, err
@@ -203,10 +207,6 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		if f.Severity == analysis.Error && f.Remedy != "" {
 			say("  hint: %s", f.Remedy)
 		}
-	}
-	sum, err := newSummarizer(exp, &man, false)
-	if err != nil {
-		return nil, err
 	}
 	prefix := newPrefixMeter(work.Phases())
 	why := newFailures(work.Phases())
