@@ -255,6 +255,9 @@ func TestCacheTruth(t *testing.T) {
 	for _, x := range excerpts {
 		name, rows := x.name, readTrace(t, x.name)
 		for _, capacity := range x.capacities {
+			if testing.Short() && capacity >= 5000 {
+				continue
+			}
 			e := mustNew(t, traceConfig(capacity))
 			o := newOracle(capacity)
 			total := 0
@@ -283,6 +286,9 @@ func TestCacheTruth(t *testing.T) {
 func TestCacheTruthConcurrent(t *testing.T) {
 	for _, x := range excerpts {
 		name, rows := x.name, readTrace(t, x.name)
+		if testing.Short() {
+			x.capacities = x.capacities[:2]
+		}
 		for _, capacity := range x.capacities {
 			c := traceConfig(capacity)
 			c.AdmitByChunk = true // so that preemption happens at all
