@@ -368,12 +368,25 @@ func (e *Experiment) redact() {
 			t.Headers[name] = redacted
 		}
 	}
-	for name, v := range t.Body {
-		if _, text := v.(string); text && secretName.MatchString(name) {
-			t.Body[name] = redacted
+	redactFields(t.Body)
+	t.URL = redactURL(t.URL)
+}
+
+// redactFields takes typed credentials out of a body, at any depth.
+func redactFields(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, field := range v {
+			if _, text := field.(string); text && secretName.MatchString(name) {
+				v[name] = redacted
+			}
+			redactFields(field)
+		}
+	case []any:
+		for _, entry := range v {
+			redactFields(entry)
 		}
 	}
-	t.URL = redactURL(t.URL)
 }
 
 // redactURL takes passwords and key parameters out of an address, leaving the

@@ -658,7 +658,7 @@ func TestSecrets(t *testing.T) {
 	e := must(t, `target:
   url: https://me:pa55@host/v1?api-key=abc123&x=1
   headers: {Authorization: Bearer sk-abc123, X-Api-Key: "${SPEC_TEST_KEY}", api-key: abc123, X-Team: blue, Cookie: "id=abc123${SPEC_TEST_KEY}"}
-  body: {user_token: abc123, temperature: 1}
+  body: {user_token: abc123, temperature: 1, tools: [{auth: {password: abc123}}]}
 workload: {classes: [{name: a}]}
 load: {rate: 1/s}
 `)
@@ -678,13 +678,13 @@ load: {rate: 1/s}
 	want := Target{
 		URL:     "https://redacted@host/v1?api-key=redacted&x=1",
 		Headers: map[string]string{"Authorization": "redacted", "X-Api-Key": "${SPEC_TEST_KEY}", "api-key": "redacted", "X-Team": "blue", "Cookie": "redacted"},
-		Body:    map[string]any{"user_token": "redacted", "temperature": 1},
+		Body:    map[string]any{"user_token": "redacted", "temperature": 1, "tools": []any{map[string]any{"auth": map[string]any{"password": "redacted"}}}},
 	}
 	if diff := cmp.Diff(want, Target{URL: back.Target.URL, Headers: back.Target.Headers, Body: back.Target.Body}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// And the experiment itself still holds what was typed.
-	if e.Target.Headers["Authorization"] != "Bearer sk-abc123" {
+	if e.Target.Headers["Authorization"] != "Bearer sk-abc123" || !strings.Contains(fmt.Sprint(e.Target.Body), "password:abc123") {
 		t.Error("writing changed the experiment")
 	}
 }
