@@ -1,0 +1,415 @@
+// Package simulate answers a plan's requests with simulated engines in virtual
+// time: capacity planning on paper. New makes a Cluster, replicas behind a
+// router, which loadgen.Simulate drives as it would drive a server over HTTP,
+// without sockets or goroutines, as fast as it can be computed.
+//
+// A Cluster and the server of sim/httpapi are the same engines: the same plan
+// has the same prompt lengths, shared prefixes and step times, and so the same
+// latencies, to the nanosecond, as that server has in a bubble of virtual time.
+//
+// No text is made: prompts are token ids drawn from the plan, equal where the
+// texts would be equal. So texts from a file have the length that the plan
+// takes them to have, not what a tokenizer would count. There is no network:
+// connecting and sending take no time.
+package simulate
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/trueload/trueload/internal/loadgen"
+	"github.com/trueload/trueload/internal/record"
+	"github.com/trueload/trueload/internal/sim"
+)
+
+// Router is a way of spreading requests over replicas.
+type Router uint8
+
+const (
+	RoundRobin  Router = iota
+	LeastLoaded        // fewest requests in the replica, ties in turn
+)
+
+// ParseRouter reads round-robin or least-loaded.
+func ParseRouter(s string) (Router, error) {
+	for r, name := range routerNames {
+		if s == name {
+			return Router(r), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown router %q: use round-robin or least-loaded", s)
+}
+
+var routerNames = [...]string{"round-robin", "least-loaded"}
+
+func (r Router) String() string { return routerNames[r] }
+
+// Options describe a cluster. The zero value is one replica of the default
+// profile that queues without bound and speaks the completions API.
+type Options struct {
+	// Engine sizes every replica. Its seed is Seed plus the replica's index; its
+	// freeze counts from the run's start.
+	Engine sim.Config
+	// Replicas is the number of engines; 0: 1.
+	Replicas int
+	Router   Router
+	// MaxQueue is the most requests that wait for a first place in one replica's
+	// batch; one more is refused with 429. 0: no limit.
+	MaxQueue int
+	Seed     uint64
+
+	// Chat wraps prompts into the chat template: TemplateTokens that all share,
+	// 4 for each message and 3 at the end. As in a real run the first message is
+	// so much shorter that the prompt has the length asked for.
+	Chat           bool
+	TemplateTokens int
+	// WarmUp names the phases whose sessions have a salt of their own, so that
+	// they warm no prefix of the others.
+	WarmUp map[string]bool
+	// Whole answers at once instead of streaming.
+	Whole bool
+	// Model stands in the records of sessions that name none.
+	Model string
+}
+
+// refusal is how long a refused request takes: in no time at all, a closed loop
+// would ask again for ever.
+const refusal = time.Millisecond
+
+// StampSource is that of every record: the times are the engine's own.
+const StampSource = "simulated"
+
+// Cluster is a set of replicas behind a router: a loadgen.Server. It is not safe
+// for concurrent use.
+type Cluster struct {
+	opt      Options
+	maxLen   int
+	replicas []*replica
+	busy     agenda // the replicas that do something by themselves
+	turn     int
+	refused  []refusedCall // in order
+	prompts  prompts
+}
+
+// New returns idle replicas with empty caches.
+func New(o Options) (*Cluster, error) {
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.Replicas < 0 || o.MaxQueue < 0 || o.TemplateTokens < 0 {
+		return nil, errors.New("simulate: Replicas, MaxQueue and TemplateTokens must not be negative")
+	}
+	if o.Router > LeastLoaded {
+		return nil, fmt.Errorf("simulate: unknown router %d", o.Router)
+	}
+	c := &Cluster{opt: o, prompts: prompts{chat: o.Chat, preface: o.TemplateTokens}}
+	for i := range o.Replicas {
+		cfg := o.Engine
+		cfg.Seed = o.Seed + uint64(i)
+		e, err := sim.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		c.opt.Engine, c.maxLen = e.Config(), e.Config().MaxModelLen
+		c.replicas = append(c.replicas, &replica{index: i, engine: e, place: -1})
+	}
+	return c, nil
+}
+
+// Options returns the options with their defaults filled in.
+func (c *Cluster) Options() Options { return c.opt }
+
+// Floored is how many prompts so far were asked to be shorter than what they
+// share and the chat template allow: they are longer than the plan asks.
+func (c *Cluster) Floored() int64 { return c.prompts.floored }
+
+// Counters sums the engines' totals.
+func (c *Cluster) Counters() sim.Counters {
+	var sum sim.Counters
+	for _, r := range c.replicas {
+		n := r.engine.Counters()
+		sum.PromptTokens += n.PromptTokens
+		sum.CachedPromptTokens += n.CachedPromptTokens
+		sum.GenerationTokens += n.GenerationTokens
+		sum.PrefixQueries += n.PrefixQueries
+		sum.PrefixHits += n.PrefixHits
+		sum.Preemptions += n.Preemptions
+		sum.Steps += n.Steps
+		for i, f := range n.Finished {
+			sum.Finished[i] += f
+		}
+	}
+	return sum
+}
+
+// replica is one engine on its timeline: idle, about to begin a step, or in one.
+type replica struct {
+	index  int
+	engine *sim.Engine
+	step   *sim.Step     // that runs; nil: none
+	next   time.Duration // its end; where none runs, when one begins
+	place  int           // in the agenda; -1: idle
+	load   int           // requests inside, waiting or running
+	queued int           // of these, not yet scheduled
+	// left went away while the step ran. The engine hears of it when it looks up
+	// from its work, as a real one does.
+	left []*request
+}
+
+// request is a call inside an engine.
+type request struct {
+	sim.Request
+	call    *loadgen.Call
+	replica *replica
+	events  []record.Event
+	gone    bool
+}
+
+type refusedCall struct {
+	at   time.Duration
+	call *loadgen.Call
+}
+
+// Send implements loadgen.Server.
+func (c *Cluster) Send(now time.Duration, call *loadgen.Call) {
+	rec := call.Record
+	rec.Connected, rec.Sent, rec.Written = now, now, now
+	rec.Streamed, rec.StampSource = !c.opt.Whole, StampSource
+	if rec.Model == "" {
+		rec.Model = c.opt.Model
+	}
+	s, t := call.Session, &call.Session.Turns[call.Turn]
+	if t.Prompt.Item >= 0 {
+		rec.AskedInput = -1 // as nobody counts the text's tokens
+	}
+	q := &request{call: call}
+	q.Tag = q
+	q.Prompt = c.prompts.of(s, call.Turn)
+	if !s.Scripted && call.Turn+1 < len(s.Turns) {
+		q.Output = reply(s, t)
+	}
+	q.MaxTokens = max(t.OutputTokens, 1)
+	if c.opt.WarmUp[s.Phase] {
+		q.Salt = "warm-up"
+	}
+	if n := len(q.Prompt); n+q.MaxTokens > c.maxLen {
+		c.refuse(now, call, http.StatusBadRequest, fmt.Sprintf("the prompt's %d tokens and max_tokens of %d are longer than this model's maximum context length of %d tokens", n, q.MaxTokens, c.maxLen))
+		return
+	}
+	r := c.pick()
+	if c.opt.MaxQueue > 0 && r.queued >= c.opt.MaxQueue {
+		c.refuse(now, call, http.StatusTooManyRequests, fmt.Sprintf("the engine is overloaded: %d requests are waiting", c.opt.MaxQueue))
+		return
+	}
+	if err := r.engine.Admit(now, &q.Request); err != nil {
+		c.refuse(now, call, http.StatusBadRequest, err.Error())
+		return
+	}
+	q.replica, call.State = r, q
+	r.load++
+	r.queued++
+	rec.HTTPStatus = http.StatusOK
+	if rec.Streamed {
+		rec.Headers = now // an engine sends them at once, before any token
+		q.events = make([]record.Event, 0, q.MaxTokens)
+	}
+	if r.place < 0 {
+		r.next = now
+		heap.Push(&c.busy, r)
+	}
+}
+
+// pick is the router.
+func (c *Cluster) pick() *replica {
+	n := len(c.replicas)
+	first := c.turn
+	c.turn = (c.turn + 1) % n
+	best := c.replicas[first]
+	if c.opt.Router == LeastLoaded {
+		for i := 1; i < n; i++ {
+			if r := c.replicas[(first+i)%n]; r.load < best.load {
+				best = r
+			}
+		}
+	}
+	return best
+}
+
+// refuse answers with an error, a moment later.
+func (c *Cluster) refuse(now time.Duration, call *loadgen.Call, status int, message string) {
+	rec := call.Record
+	rec.Streamed = false
+	rec.HTTPStatus, rec.Error = status, message
+	c.refused = append(c.refused, refusedCall{now + refusal, call})
+}
+
+// Next implements loadgen.Server.
+func (c *Cluster) Next() (time.Duration, bool) {
+	switch {
+	case len(c.refused) > 0 && (len(c.busy) == 0 || c.refused[0].at < c.busy[0].next):
+		return c.refused[0].at, true
+	case len(c.busy) > 0:
+		return c.busy[0].next, true
+	}
+	return 0, false
+}
+
+// Advance implements loadgen.Server: one step ends or begins.
+func (c *Cluster) Advance(ended []*loadgen.Call) []*loadgen.Call {
+	if len(c.refused) > 0 && (len(c.busy) == 0 || c.refused[0].at < c.busy[0].next) {
+		return c.endRefused(ended)
+	}
+	r := c.busy[0]
+	if r.step != nil {
+		ended = c.emit(r, ended)
+		for i, q := range r.left {
+			r.leave(q)
+			r.left[i] = nil
+		}
+		r.left = r.left[:0]
+		r.step = nil
+	}
+	if r.engine.Idle() {
+		heap.Pop(&c.busy)
+		return ended
+	}
+	r.step = r.engine.Step(r.next)
+	r.queued -= len(r.step.Scheduled)
+	r.next = r.step.End()
+	heap.Fix(&c.busy, 0)
+	return ended
+}
+
+func (c *Cluster) endRefused(ended []*loadgen.Call) []*loadgen.Call {
+	f := c.refused[0]
+	c.refused[0] = refusedCall{}
+	c.refused = c.refused[1:]
+	if f.call == nil {
+		return ended // it was cut meanwhile
+	}
+	rec := f.call.Record
+	rec.Headers, rec.Done = f.at, f.at
+	rec.Outcome = record.HTTPError
+	if rec.HTTPStatus == http.StatusTooManyRequests {
+		rec.Outcome = record.Rejected
+	}
+	return append(ended, f.call)
+}
+
+// emit delivers the tokens of the step that ends.
+func (c *Cluster) emit(r *replica, ended []*loadgen.Call) []*loadgen.Call {
+	at := r.next
+	for i := range r.step.Emitted {
+		e := &r.step.Emitted[i]
+		q := e.Request.Tag.(*request)
+		done := e.Finish != sim.NotFinished
+		if done {
+			r.load--
+		}
+		if q.gone {
+			continue
+		}
+		if !c.opt.Whole {
+			q.events = append(q.events, record.Event{At: at, Tokens: 1})
+		}
+		if done {
+			q.end(at, e.Finish)
+			ended = append(ended, q.call)
+		}
+	}
+	return ended
+}
+
+// end completes the record of an answer.
+func (q *request) end(at time.Duration, f sim.Finish) {
+	rec := q.call.Record
+	if !rec.Streamed {
+		rec.Headers = at
+		q.events = []record.Event{{At: at, Tokens: -1}}
+	}
+	q.fill()
+	rec.OutputTokens = q.Life.Output
+	rec.Outcome, rec.Done, rec.FinishReason = record.OK, at, f.String()
+}
+
+// fill puts what came of the answer into the record.
+func (q *request) fill() {
+	rec, n := q.call.Record, len(q.events)
+	q.call.State = nil
+	if n == 0 {
+		return
+	}
+	rec.Events, rec.Reads = q.events, n
+	rec.FirstOutput, rec.LastOutput = q.events[0].At, q.events[n-1].At
+	rec.FirstAnswer = rec.FirstOutput
+	rec.InputTokens, rec.OutputTokens, rec.CachedTokens = len(q.Prompt), n, q.Life.Cached
+	rec.TokenSource = record.TokensFromUsage
+}
+
+// Cut implements loadgen.Server.
+func (c *Cluster) Cut(now time.Duration, call *loadgen.Call) {
+	q, inside := call.State.(*request)
+	if !inside { // it was refused, and has not heard of it
+		for i := range c.refused {
+			if c.refused[i].call == call {
+				c.refused[i].call = nil
+			}
+		}
+		call.Record.HTTPStatus, call.Record.Error = 0, ""
+		return
+	}
+	q.gone = true
+	q.fill()
+	if !call.Record.Streamed {
+		call.Record.HTTPStatus = 0
+	}
+	if r := q.replica; r.step != nil {
+		r.left = append(r.left, q)
+	} else {
+		r.leave(q)
+	}
+}
+
+// leave takes a request that went away out of the engine.
+func (r *replica) leave(q *request) {
+	if !r.engine.Abort(&q.Request) {
+		return // it finished meanwhile
+	}
+	r.load--
+	if q.Life.Scheduled == sim.Unset {
+		r.queued--
+	}
+}
+
+// agenda is a heap of replicas, the one that does something next in front. Of
+// the same instant, steps end before others begin.
+type agenda []*replica
+
+func (h agenda) Len() int { return len(h) }
+func (h agenda) Less(i, j int) bool {
+	a, b := h[i], h[j]
+	if a.next != b.next {
+		return a.next < b.next
+	}
+	if (a.step != nil) != (b.step != nil) {
+		return a.step != nil
+	}
+	return a.index < b.index
+}
+func (h agenda) Swap(i, j int) { h[i], h[j] = h[j], h[i]; h[i].place, h[j].place = i, j }
+func (h *agenda) Push(x any) {
+	r := x.(*replica)
+	r.place = len(*h)
+	*h = append(*h, r)
+}
+func (h *agenda) Pop() any {
+	n := len(*h) - 1
+	r := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	r.place = -1
+	return r
+}
