@@ -49,6 +49,7 @@ func ClopperPearson(k, n, tail float64) (low, high float64) {
 	if n <= 0 {
 		return low, high
 	}
+	k = min(k, n) // n of n, each divided, may round to a little more
 	if k > 0 {
 		low = invert(func(p float64) bool { return binomialAtLeast(k, n, p) <= tail })
 	}

@@ -29,6 +29,15 @@ func TestClopperPearson(t *testing.T) {
 			t.Errorf("%s: %v..%v, want %v..%v", tt.name, low, high, tt.low, tt.high)
 		}
 	}
+	// All of n, divided by a design effect, is still all of it, however k*eff/n
+	// rounds: once it rounded above eff, and the low end was 1.
+	for i := range 1000 {
+		n := 40.0
+		eff := n / (1 + float64(i)/300)
+		if low, high := ClopperPearson(n*eff/n, eff, TwoSided95); !near(low, math.Pow(TwoSided95, 1/eff), 1e-9) || high != 1 {
+			t.Fatalf("40 of 40 worth %v: %v..%v", eff, low, high)
+		}
+	}
 	// Its definition: at the ends the tails are what was asked.
 	for _, c := range [][2]int{{3, 50}, {990, 1000}, {7, 7200}} {
 		low, high := ClopperPearson(float64(c[0]), float64(c[1]), TwoSided95)
