@@ -107,9 +107,7 @@ func (c *Client) body(p prompt, model string, priority, output int, cacheSalt st
 	}
 	if output > 0 {
 		b[c.cfg.Dialect.maxTokensField(c.cfg.API)] = output
-		if !c.cfg.FreeLength {
-			maps.Copy(b, c.cfg.Dialect.force(output))
-		}
+		maps.Copy(b, c.cfg.force(output))
 	}
 	if !c.cfg.Whole {
 		b["stream"] = true
@@ -143,6 +141,18 @@ func (c *Client) body(p prompt, model string, priority, output int, cacheSalt st
 		return nil, 0, fmt.Errorf("request body: %w", err)
 	}
 	return bytes.TrimRight(out.Bytes(), "\n"), choicesOf(b), nil
+}
+
+// force returns the fields that make the output n tokens long, if any.
+func (c *Config) force(n int) map[string]any {
+	fields := c.Dialect.force(n)
+	switch {
+	case c.FreeLength:
+		return nil
+	case len(fields) == 0 && c.ForceLength:
+		return VLLM.force(n)
+	}
+	return fields
 }
 
 // merge puts src's fields into dst, object by object; nil takes a field out.

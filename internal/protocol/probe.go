@@ -291,7 +291,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 	if r.Usage {
 		r.LengthGot = short.OutputTokens
 	}
-	r.ForcesLength = r.Dialect.Forces() && !with.cfg.FreeLength && r.LengthGot == r.LengthAsked
+	r.ForcesLength = len(with.cfg.force(1)) > 0 && r.LengthGot == r.LengthAsked
 	if short.Sent != record.Unset && short.FirstOutput != record.Unset {
 		r.HeadersAfter, r.FirstOutputAfter = short.Headers-short.Sent, short.FirstOutput-short.Sent
 		r.HeadersEarly = r.HeadersAfter < r.FirstOutputAfter/2
@@ -412,7 +412,7 @@ func (r *ProbeReport) advise(cfg Config) {
 	}
 	if !r.ForcesLength && !cfg.FreeLength {
 		switch {
-		case !r.Dialect.Forces() || r.RefusesForcing:
+		case !r.Dialect.Forces() && !cfg.ForceLength || r.RefusesForcing:
 			say("the output's length cannot be forced here: answers end when the model ends them, and delivered lengths will be shorter than asked")
 		case r.LengthGot < 0:
 			say("whether the output's length can be forced is unknown")

@@ -81,8 +81,9 @@ type Config struct {
 	// Whole asks for the answer at once instead of a stream.
 	Whole bool
 	// FreeLength leaves the output's length to the model, with only its cap
-	// set. Otherwise it is forced where the dialect can.
-	FreeLength bool
+	// set. Otherwise it is forced where the dialect can, and with ForceLength
+	// also where it is not known to: by ignore_eos and min_tokens.
+	FreeLength, ForceLength bool
 	// NoUsage asks for no usage, for servers that refuse stream_options.
 	NoUsage bool
 	// EventUsage asks for usage on every event, and TokenIDs for token ids, of

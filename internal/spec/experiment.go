@@ -54,7 +54,7 @@ type Target struct {
 	Connections string `yaml:"connections" jsonschema:"enum=pooled,enum=per-session,enum=per-request"`
 	// Whether answers are streamed.
 	Stream bool `yaml:"stream"`
-	// How planned output lengths are enforced: auto uses ignore_eos where the engine has it; off lets the model stop.
+	// How planned output lengths are enforced: auto uses ignore_eos where the engine is known to have it, ignore_eos sends it to any; off lets the model stop.
 	ForceLength string `yaml:"force_length" jsonschema:"enum=auto,enum=ignore_eos,enum=off"`
 	// Extra fields of the request body, such as temperature.
 	Body map[string]any `yaml:"body,omitempty"`
