@@ -476,5 +476,5 @@ func announce(exp *spec.Experiment, work *workload.Workload, man *Manifest, dir 
 		}
 		return fmt.Sprintf("closed loop of %d clients against %s for %s, into %s", exp.Load.Closed.Clients, what, length, dir)
 	}
-	return fmt.Sprintf("about %s sessions (%s turns) measured against %s in %s, into %s", unit.Number(f.Sessions), unit.Number(f.Turns), what, unit.Duration(end), dir)
+	return fmt.Sprintf("about %s sessions (%s turns) to measure against %s, %s in all, into %s", unit.Number(f.Sessions), unit.Number(f.Turns), what, unit.Duration(end), dir)
 }

@@ -191,7 +191,7 @@ func Percent(x float64) string {
 		return "NaN"
 	}
 	p := x * 100
-	for digits := 3; digits < 12; digits++ {
+	for digits := 3; digits < 7; digits++ {
 		s := strconv.FormatFloat(p, 'g', digits, 64)
 		if v, _ := strconv.ParseFloat(s, 64); v < 100 || x >= 1 {
 			return plain(s) + " %"
