@@ -112,18 +112,40 @@ func badRequest(param, format string, a ...any) *apiError {
 	return &apiError{http.StatusBadRequest, "BadRequestError", param, fmt.Sprintf(format, a...)}
 }
 
-func (e *apiError) write(w http.ResponseWriter) {
-	type inner struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    int     `json:"code"`
-	}
-	in := inner{Message: e.message, Type: e.kind, Code: e.status}
+// errorJSON is the error's object: vLLM's, or SGLang's, which has one key more.
+type errorJSON struct {
+	Object  string  `json:"object,omitempty"`
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"`
+}
+
+func (e *apiError) json() map[string]errorJSON {
+	in := errorJSON{Message: e.message, Type: e.kind, Code: e.status}
 	if e.param != "" {
 		in.Param = &e.param
 	}
-	writeJSON(w, e.status, map[string]inner{"error": in})
+	return map[string]errorJSON{"error": in}
+}
+
+func (e *apiError) write(w http.ResponseWriter) { writeJSON(w, e.status, e.json()) }
+
+// appendError appends the error as an event.
+func appendError(b []byte, e *apiError, sglang bool) []byte {
+	v := e.json()
+	if sglang {
+		in := v["error"]
+		in.Object = "error"
+		v["error"] = in
+	}
+	j, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the values are ours
+	}
+	b = append(b, "data: "...)
+	b = append(b, j...)
+	return append(b, "\n\n"...)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -261,16 +283,20 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, only *replica,
 	}
 	rep := only
 	if rep == nil {
-		rep = s.pick()
+		if rep = s.pick(r, &b, &q); rep == nil {
+			(&apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "", "no replica is up"}).write(w)
+			return
+		}
+	}
+	doom := s.faults.draw(rep.index, time.Since(s.start))
+	if doom.kind == Drop && doom.after == 0 {
+		panic(http.ErrAbortHandler)
 	}
 	st := newStream()
 	st.req = q
 	st.req.Tag = st
 	if !rep.submit(st, s.opt.MaxQueue) {
-		if s.opt.RetryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.FormatInt(int64((s.opt.RetryAfter+time.Second-1)/time.Second), 10))
-		}
-		(&apiError{http.StatusTooManyRequests, "RateLimitError", "", fmt.Sprintf("the engine is overloaded: %d requests are waiting", s.opt.MaxQueue)}).write(w)
+		s.reject(w, b.Stream)
 		return
 	}
 	a := &answer{
@@ -282,59 +308,100 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, only *replica,
 		a.id = fmt.Sprintf("%016x", (s.opt.Seed+s.count.Add(1))*0x9e3779b97f4a7c15)
 	}
 	truth := Truth{ID: a.id, Replica: rep.index, PromptTokens: len(q.Prompt)}
+	x := &exchange{w: w, r: r, rep: rep, st: st, a: a, truth: &truth, doom: doom}
+	var cut bool
 	if b.Stream {
-		s.stream(w, r, rep, st, a, &truth, b.StreamOptions.IncludeUsage)
+		cut = x.stream(b.StreamOptions.IncludeUsage)
 	} else {
-		s.whole(w, r, rep, st, a, &truth)
+		cut = x.whole()
 	}
-	if s.opt.Truth == nil {
-		return
+	if s.opt.Truth != nil {
+		x.finishTruth(s.start)
+		s.opt.Truth(truth)
 	}
-	at := func(d time.Duration) time.Time {
-		if d == sim.Unset {
-			return time.Time{}
-		}
-		return s.start.Add(d)
+	if cut {
+		panic(http.ErrAbortHandler)
 	}
-	truth.Arrived = at(st.arrived)
-	truth.OutputTokens, truth.Finish = a.output, a.finish
-	// The engine writes Life until the request has finished; a handler that
-	// gave up because the server stopped must not read it.
-	if a.finish != sim.NotFinished {
-		l := &st.req.Life
-		truth.Scheduled, truth.FirstToken = at(l.Scheduled), at(l.FirstToken)
-		truth.CachedTokens, truth.Preemptions = l.Cached, l.Preemptions
-	}
-	s.opt.Truth(truth)
 }
 
-// next waits for more of st. It reports false when the answer cannot go on: the
-// client went away, in which case the engine is told, or the server stops.
-func (s *Server) next(r *http.Request, rep *replica, st *stream, dst []sim.Token) ([]sim.Token, sim.Finish, bool) {
-	select {
-	case <-st.wake:
-		t, f, failed := st.take(dst)
-		return t, f, !failed
-	case <-r.Context().Done():
-		rep.abort(st)
-		// Wait until the engine let go of it, so that whoever sees the answer
-		// end sees its blocks free.
-		for {
-			select {
-			case <-st.wake:
-				if _, f, failed := st.take(nil); f != sim.NotFinished || failed {
-					return nil, f, false
-				}
-			case <-rep.done:
-				return nil, sim.NotFinished, false
-			}
+// reject turns a request away whose replica's queue is full.
+func (s *Server) reject(w http.ResponseWriter, stream bool) {
+	if s.opt.Overload == InBand503 {
+		e := &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "", "The request queue is full."}
+		if !stream {
+			e.write(w)
+			return
 		}
-	case <-rep.done:
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		w.WriteHeader(http.StatusOK)
+		w.Write(append(appendError(nil, e, true), done...))
+		return
+	}
+	if s.opt.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((s.opt.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	(&apiError{http.StatusTooManyRequests, "RateLimitError", "", fmt.Sprintf("the engine is overloaded: %d requests are waiting", s.opt.MaxQueue)}).write(w)
+}
+
+const done = "data: [DONE]\n\n"
+
+var errEngine = &apiError{http.StatusInternalServerError, "InternalServerError", "", "Internal server error"}
+
+// exchange is one request being answered.
+type exchange struct {
+	w     http.ResponseWriter
+	r     *http.Request
+	rep   *replica
+	st    *stream
+	a     *answer
+	truth *Truth
+	doom  fate
+}
+
+// next waits for more tokens. It reports false when the answer cannot go on:
+// the client went away, in which case the engine is told, or the replica has
+// restarted or stopped.
+func (x *exchange) next(dst []sim.Token) ([]sim.Token, sim.Finish, bool) {
+	select {
+	case <-x.st.wake:
+		t, f, failed := x.st.take(dst)
+		return t, f, !failed
+	case <-x.r.Context().Done():
+		return nil, x.letGo(false), false
+	case <-x.st.life.gone:
 		return nil, sim.NotFinished, false
 	}
 }
 
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, rep *replica, st *stream, a *answer, truth *Truth, usage bool) {
+// letGo aborts the request and waits until the engine has let go of it, so that
+// whoever sees the answer end sees its blocks free.
+func (x *exchange) letGo(failed bool) sim.Finish {
+	x.rep.abort(x.st, failed)
+	for {
+		select {
+		case <-x.st.wake:
+			if _, f, failed := x.st.take(nil); f != sim.NotFinished || failed {
+				return f
+			}
+		case <-x.st.life.gone:
+			return sim.NotFinished
+		}
+	}
+}
+
+// struck tells whether the request's fault has come to it, and cuts what came
+// after.
+func (x *exchange) struck(tokens []sim.Token, before int) ([]sim.Token, bool) {
+	if x.doom.kind == "" || before+len(tokens) < x.doom.after {
+		return tokens, false
+	}
+	x.truth.Fault = x.doom.kind
+	return tokens[:x.doom.after-before], true
+}
+
+// stream answers in events. It reports true where the connection is to be cut.
+func (x *exchange) stream(usage bool) (cut bool) {
+	w, a, truth := x.w, x.a, x.truth
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		panic("httpapi: the response writer cannot flush")
@@ -350,31 +417,35 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, rep *replica, st
 	for a.finish == sim.NotFinished {
 		var f sim.Finish
 		var ok bool
-		tokens, f, ok = s.next(r, rep, st, tokens[:0])
+		tokens, f, ok = x.next(tokens[:0])
 		if !ok {
 			a.finish = f
-			if f == sim.NotFinished {
-				panic(http.ErrAbortHandler) // the server stops: cut the stream
-			}
-			return
+			return f == sim.NotFinished
 		}
 		if len(tokens) == 0 && f == sim.NotFinished {
 			continue
 		}
+		var struck bool
+		if tokens, struck = x.struck(tokens, a.output); struck {
+			f = sim.NotFinished
+		}
 		buf = buf[:0]
 		if a.output == 0 {
 			// Set before the first token was pushed, and not changed after.
-			a.cached = st.req.Life.Cached
+			a.cached = x.st.req.Life.Cached
 			buf = a.appendRole(buf)
 		}
 		a.output += len(tokens)
 		a.finish = f
 		buf = a.appendTokens(buf, tokens)
-		if f != sim.NotFinished {
-			if usage {
-				buf = a.appendUsageChunk(buf)
-			}
-			buf = append(buf, "data: [DONE]\n\n"...)
+		if f != sim.NotFinished && usage {
+			buf = a.appendUsageChunk(buf)
+		}
+		if struck && x.doom.kind == MidStream {
+			buf = appendError(buf, errEngine, false)
+		}
+		if f != sim.NotFinished || struck && x.doom.kind == MidStream {
+			buf = append(buf, done...)
 		}
 		truth.LastWrite = time.Now()
 		if truth.FirstWrite.IsZero() {
@@ -382,28 +453,66 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, rep *replica, st
 		}
 		w.Write(buf) // a failed write shows in the request's context
 		flusher.Flush()
-	}
-}
-
-func (s *Server) whole(w http.ResponseWriter, r *http.Request, rep *replica, st *stream, a *answer, truth *Truth) {
-	var tokens []sim.Token
-	for a.finish == sim.NotFinished {
-		var ok bool
-		tokens, a.finish, ok = s.next(r, rep, st, tokens)
-		if !ok {
-			if a.finish == sim.NotFinished {
-				(&apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "", "the server is shutting down"}).write(w)
-			}
-			return
+		if struck {
+			a.finish = x.letGo(x.doom.kind == MidStream)
+			return x.doom.kind == Drop
 		}
 	}
-	a.output, a.cached = len(tokens), st.req.Life.Cached
+	return false
+}
+
+// whole answers in one piece. It reports true where the connection is to be cut.
+func (x *exchange) whole() (cut bool) {
+	w, a := x.w, x.a
+	var tokens []sim.Token
+	for a.finish == sim.NotFinished {
+		var ok, struck bool
+		tokens, a.finish, ok = x.next(tokens)
+		if !ok {
+			return a.finish == sim.NotFinished
+		}
+		if tokens, struck = x.struck(tokens, 0); struck {
+			a.output = len(tokens)
+			a.finish = x.letGo(x.doom.kind == MidStream)
+			if x.doom.kind == MidStream {
+				errEngine.write(w)
+			}
+			return x.doom.kind == Drop
+		}
+	}
+	a.output, a.cached = len(tokens), x.st.req.Life.Cached
 	b := a.appendWhole(nil, tokens)
-	truth.FirstWrite = time.Now()
-	truth.LastWrite = truth.FirstWrite
+	x.truth.FirstWrite = time.Now()
+	x.truth.LastWrite = x.truth.FirstWrite
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.Write(b)
+	return false
+}
+
+func (x *exchange) finishTruth(start time.Time) {
+	at := func(d time.Duration) time.Time {
+		if d == sim.Unset {
+			return time.Time{}
+		}
+		return start.Add(d)
+	}
+	t := x.truth
+	t.Arrived = at(x.st.arrived)
+	t.OutputTokens, t.Finish = x.a.output, x.a.finish
+	// The engine writes Life until the request has finished; a handler that
+	// gave up because the replica is gone must not read it.
+	if t.Finish == sim.NotFinished {
+		return
+	}
+	l := &x.st.req.Life
+	t.Scheduled, t.FirstToken = at(l.Scheduled), at(l.FirstToken)
+	t.CachedTokens, t.Preemptions = l.Cached, l.Preemptions
+	x.st.mu.Lock()
+	defer x.st.mu.Unlock()
+	for _, d := range x.st.ends {
+		t.Steps = append(t.Steps, at(d))
+	}
 }
 
 func (s *Server) models(w http.ResponseWriter) {
@@ -422,6 +531,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		Prompt              *string       `json:"prompt"`
 		Messages            []chatMessage `json:"messages"`
 		AddGenerationPrompt *bool         `json:"add_generation_prompt"`
+		ReturnTokenStrs     bool          `json:"return_token_strs"`
 	}
 	if err := readJSON(w, r, &b); err != nil {
 		err.write(w)
@@ -443,7 +553,13 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		badRequest("prompt", "either prompt or messages is needed").write(w)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"count": len(ids), "max_model_len": s.modelLen(), "tokens": ids, "token_strs": nil})
+	var strs []string // null, where not asked for
+	if b.ReturnTokenStrs {
+		for _, id := range ids {
+			strs = append(strs, s.words.text(id))
+		}
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"count": len(ids), "max_model_len": s.modelLen(), "tokens": ids, "token_strs": strs})
 }
 
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -127,7 +128,10 @@ func (s *Server) sglangPage(snap []shown) []byte {
 	joined := func(int) string { return `engine_type="unified",model_name="` + model + `",priority=""` }
 	all := snap
 	if len(snap) > 1 {
-		sum := shown{size: snap[0].size, numbers: snap[0].numbers}
+		sum := snap[0]
+		for k := range sum.h {
+			sum.h[k].counts = slices.Clone(sum.h[k].counts)
+		}
 		for i := 1; i < len(snap); i++ {
 			sum.sglang.add(&snap[i].sglang)
 			for k := range sum.h {

@@ -143,6 +143,7 @@ func (h *histogram) addN(v float64, n int) {
 func (m *metrics) publish(e *sim.Engine) {
 	m.mu.Lock()
 	m.running, m.waiting, m.usage, m.counters = e.Running(), e.Waiting(), e.KVUsage(), e.Counters()
+	m.sglang.publish(m.running, m.waiting, m.usage)
 	m.mu.Unlock()
 }
 

@@ -1,8 +1,8 @@
 // Package httpapi serves simulated engines over the OpenAI API, with the shapes
 // of a vLLM server: chat and plain completions, streamed or whole, the model
-// list, health, version, tokenizer, prefix-cache reset, and the metrics page.
-// A Server runs one or more replicas behind a router; Options says what they
-// are. Paced is another server without an engine, which sends tokens at exact
+// list, health, version, load, tokenizer, prefix-cache reset, and the metrics
+// page. A Server runs one or more replicas behind a router; Options says what
+// they are, and Fault what is to go wrong with them, at once or at a time. Paced is another server without an engine, which sends tokens at exact
 // times and stamps each, for measuring the client.
 //
 // It never makes text with a meaning, has no TLS and no authentication, and is
@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -31,9 +32,13 @@ type Options struct {
 	Replicas int
 	// Router picks the replica of a request; zero: round robin.
 	Router Router
+	// SessionHeader names the session for SessionPinned; empty: X-Session-Id.
+	SessionHeader string
 	// MaxQueue is the most requests that wait for a first place in one
-	// replica's batch; one more is answered with 429. 0: no limit, as vLLM.
+	// replica's batch; one more is turned away as Overload says. 0: no limit,
+	// as vLLM.
 	MaxQueue int
+	Overload Overload
 	// RetryAfter is sent with a 429, in whole seconds rounded up; 0: not sent.
 	RetryAfter time.Duration
 	// Model is the served name; empty: "sim".
@@ -48,18 +53,31 @@ type Options struct {
 	// HideCachedTokens leaves prompt_tokens_details out of usage, as vLLM does
 	// without --enable-prompt-tokens-details.
 	HideCachedTokens bool
-	Seed             uint64
+	// SilentReset answers /reset_prefix_cache as vLLM did before 0.26: 200 and
+	// nothing else, even where it was refused.
+	SilentReset bool
+	// Metrics is whose names /metrics has; all else stays vLLM's.
+	Metrics Dialect
+	// APIServers above 1 shows vLLM's page as several API server processes
+	// wrote it for some months of 2025: a copy of the cache usage for each,
+	// told apart by pid, all but one 0; no creation times and no start time.
+	APIServers int
+	// Faults are ordered at the start.
+	Faults []Fault
+	Seed   uint64
 	// Truth is called once for every accepted request when its answer has
 	// ended, from several goroutines; nil: not.
 	Truth func(Truth)
 }
 
-// Router is a way of spreading requests over replicas.
-type Router uint8
+// Overload is how a request is turned away that finds the queue full.
+type Overload uint8
 
 const (
-	RoundRobin  Router = iota
-	LeastLoaded        // fewest requests in the replica, ties in turn
+	Reject429 Overload = iota // HTTP 429, with Retry-After where Options has it
+	// InBand503 is SGLang's way: a stream begins with HTTP 200 and has one event,
+	// an error of code 503; an answer that is not streamed is an HTTP 503.
+	InBand503
 )
 
 // Truth is what a server knows of one answered request. Times that never came
@@ -73,8 +91,13 @@ type Truth struct {
 	// and FirstToken are the engine's own times; FirstWrite and LastWrite were
 	// taken just before the first and the last token were written.
 	Arrived, Scheduled, FirstToken, FirstWrite, LastWrite time.Time
+	// Steps is, for each output token, when the step that made it ended.
+	Steps                                                 []time.Time
 	PromptTokens, CachedTokens, OutputTokens, Preemptions int
-	Finish                                                sim.Finish
+	// Finish is NotFinished where the replica stopped or restarted under it.
+	Finish sim.Finish
+	// Fault is Drop or MidStream where one of these ended the answer.
+	Fault FaultKind
 }
 
 // Server is a set of replicas behind a router. As an http.Handler it is the
@@ -83,8 +106,10 @@ type Server struct {
 	opt      Options
 	start    time.Time
 	replicas []*replica
-	turn     atomic.Uint64
+	faults   faults
+	router   router
 	count    atomic.Uint64
+	pages    atomic.Uint64
 	words    vocabulary
 	stop     chan struct{}
 	stopOnce sync.Once
@@ -105,13 +130,17 @@ func New(o Options) (*Server, error) {
 	if o.MeanOutput == 0 {
 		o.MeanOutput = 200
 	}
-	if o.Replicas < 0 || o.MaxQueue < 0 || o.MeanOutput < 0 || o.TemplateTokens < 0 || o.RetryAfter < 0 {
-		return nil, fmt.Errorf("httpapi: Replicas, MaxQueue, MeanOutput, TemplateTokens and RetryAfter must not be negative")
+	if o.SessionHeader == "" {
+		o.SessionHeader = "X-Session-Id"
 	}
-	if o.Router > LeastLoaded {
-		return nil, fmt.Errorf("httpapi: unknown router %d", o.Router)
+	if o.Replicas < 0 || o.MaxQueue < 0 || o.MeanOutput < 0 || o.TemplateTokens < 0 || o.RetryAfter < 0 || o.APIServers < 0 {
+		return nil, fmt.Errorf("httpapi: Replicas, MaxQueue, MeanOutput, TemplateTokens, RetryAfter and APIServers must not be negative")
+	}
+	if o.Router > SessionPinned || o.Overload > InBand503 || o.Metrics > LlamaCPP {
+		return nil, fmt.Errorf("httpapi: unknown router %d, overload %d or dialect %d", o.Router, o.Overload, o.Metrics)
 	}
 	s := &Server{opt: o, start: time.Now(), stop: make(chan struct{})}
+	s.faults.rng = rand.New(rand.NewPCG(o.Seed, 0x6661756c74))
 	for i := range o.Replicas {
 		c := o.Engine
 		c.Seed = o.Seed + uint64(i)
@@ -122,10 +151,17 @@ func New(o Options) (*Server, error) {
 		if i == 0 {
 			s.opt.Engine = e.Config()
 		}
-		s.replicas = append(s.replicas, newReplica(i, e, s.start, s.stop))
+		s.replicas = append(s.replicas, newReplica(i, e, s.start, &s.faults, o.Truth != nil, s.stop))
 	}
+	s.router.init(s.opt)
 	for _, r := range s.replicas {
 		go r.run()
+	}
+	for _, f := range o.Faults {
+		if err := s.Inject(f); err != nil {
+			s.Close()
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -190,21 +226,6 @@ func (s *Server) Close() error {
 	return err
 }
 
-// pick is the router.
-func (s *Server) pick() *replica {
-	n := uint64(len(s.replicas))
-	first := s.turn.Add(1) - 1
-	best := s.replicas[first%n]
-	if s.opt.Router == LeastLoaded {
-		for i := uint64(1); i < n; i++ {
-			if r := s.replicas[(first+i)%n]; r.load.Load() < best.load.Load() {
-				best = r
-			}
-		}
-	}
-	return best
-}
-
 // ServeHTTP answers as the router. Its metrics page shows every replica, told
 // apart by the engine label.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.route(w, r, nil) }
@@ -217,6 +238,13 @@ func (s *Server) ReplicaHandler(i int) http.Handler {
 
 // route answers one request; only is nil at the router.
 func (s *Server) route(w http.ResponseWriter, r *http.Request, only *replica) {
+	if r.URL.Path == "/sim/faults" {
+		s.admin(w, r)
+		return
+	}
+	if only != nil && !only.up() {
+		panic(http.ErrAbortHandler) // there is no process that could answer
+	}
 	replicas := s.replicas
 	if only != nil {
 		replicas = []*replica{only}
@@ -238,6 +266,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, only *replica) {
 			for _, r := range replicas {
 				ok = r.reset() && ok
 			}
+			if s.opt.SilentReset {
+				w.WriteHeader(http.StatusOK)
+				return
+			}
 			writeJSON(w, http.StatusOK, map[string]bool{"success": ok})
 		}
 	case "/v1/models":
@@ -246,10 +278,27 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, only *replica) {
 		method, h = http.MethodGet, func() { writeJSON(w, http.StatusOK, map[string]string{"version": "trueload-sim"}) }
 	case "/health":
 		method, h = http.MethodGet, func() { w.WriteHeader(http.StatusOK) }
+	case "/load":
+		method, h = http.MethodGet, func() {
+			var n int64
+			for _, r := range replicas {
+				n += r.life.Load().load.Load()
+			}
+			writeJSON(w, http.StatusOK, map[string]int64{"server_load": n})
+		}
 	case "/metrics":
 		method, h = http.MethodGet, func() {
+			if d := s.faults.stall(replicas, time.Since(s.start)); d > 0 {
+				select {
+				case <-time.After(d):
+				case <-r.Context().Done():
+					return
+				case <-s.stop:
+					panic(http.ErrAbortHandler)
+				}
+			}
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-			w.Write(s.page(replicas))
+			w.Write(s.page(only))
 		}
 	default:
 		writeJSON(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})

@@ -531,8 +531,8 @@ func TestDisconnectFreesBlocks(t *testing.T) {
 				value(t, p, `vllm:request_success_total{engine="0",model_name="sim",finished_reason="abort"}`) != 2 {
 				t.Errorf("after: %s", p)
 			}
-			if s.replicas[0].load.Load() != 0 || s.replicas[0].queued.Load() != 0 {
-				t.Errorf("load %d, queued %d", s.replicas[0].load.Load(), s.replicas[0].queued.Load())
+			if s.replicas[0].load() != 0 || s.replicas[0].life.Load().queued.Load() != 0 {
+				t.Errorf("load %d, queued %d", s.replicas[0].load(), s.replicas[0].life.Load().queued.Load())
 			}
 			mu.Lock()
 			defer mu.Unlock()
