@@ -71,7 +71,9 @@ func parseError(body []byte) serverError {
 	if e.message == "" {
 		e.message = plainText(body)
 	}
-	e.message = clip(e.message, maxError)
+	// Longer than a record's error: where the end is cut, no secret may lie
+	// across it that is yet to be taken out.
+	e.message = clip(e.message, 4*maxError)
 	return e
 }
 

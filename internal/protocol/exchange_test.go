@@ -730,6 +730,27 @@ func wantList[T comparable](t testing.TB, what string, got, want []T) {
 	}
 }
 
+// A secret that lies across the place where an error's text is cut.
+func TestSecretsStayOut_AcrossTheCut(t *testing.T) {
+	for at := maxError - 20; at < maxError; at++ {
+		text := strings.Repeat("x", at) + " sk-1234567890abcdef"
+		d := &script{status: 401, reads: []read{{ms, `{"error":{"message":"` + text + `"}}`}}}
+		c, err := New(Config{BaseURL: "http://server", Header: http.Header{"Authorization": {"Bearer sk-1234567890abcdef"}}, Now: d.clock}, d, texts{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &plan.Session{Turns: []plan.Turn{{}}}
+		send, err := c.Prepare(s, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := record.New(s, &s.Turns[0])
+		if send(t.Context(), rec); strings.Contains(rec.Error, "sk-1") || len(rec.Error) > maxError {
+			t.Fatalf("at %d, %d bytes: ...%q", at, len(rec.Error), rec.Error[max(0, len(rec.Error)-30):])
+		}
+	}
+}
+
 func TestSecretsStayOut(t *testing.T) {
 	d := &script{status: 401, reads: []read{{ms, `{"error":{"message":"Incorrect API key provided: sk-12345678. Pass user:hunter22 or Bearer sk-12345678."}}`}}}
 	c, err := New(Config{BaseURL: "http://user:hunter22@server?key=abcdef", Header: http.Header{"Authorization": {"Bearer sk-12345678"}, "X-Short": {"sk-12"}}, Now: d.clock}, d, texts{})
