@@ -79,7 +79,7 @@ func (e *evidence) lengthsOff(rule, what, remedy string, asked, delivered func(*
 }
 
 func inputOff(e *evidence) []Finding {
-	return e.lengthsOff("input-length", "prompts", "give the target's tokenizer (target.tokenizer), and count what its chat template adds",
+	return e.lengthsOff("input-length", "prompts", "read the lengths as delivered, or scale input_tokens; `trueload probe` says how many tokens the server counts for a word",
 		func(r *row) int32 { return r.askedInput }, func(r *row) int32 { return r.input })
 }
 

@@ -421,7 +421,7 @@ func (r *ProbeReport) advise(cfg Config) {
 		}
 	}
 	if r.TemplateTokens >= 0 && math.Abs(r.TokensPerWord-1) > 0.02 {
-		say("the server counts %.2f tokens for a word that is one token elsewhere: random text needs target.tokenizer to reach its length", r.TokensPerWord)
+		say("the server counts %.2f tokens for a word that is one token elsewhere: prompts of random words come out that much longer; divide input_tokens by it", r.TokensPerWord)
 	}
 	if r.HeadersEarly {
 		say("headers come before the first token: they are no measure of it")
