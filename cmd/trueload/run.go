@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"github.com/trueload/trueload/internal/experiment"
 	"github.com/trueload/trueload/internal/loadgen"
 	"github.com/trueload/trueload/internal/report"
+	"github.com/trueload/trueload/internal/sim"
+	"github.com/trueload/trueload/internal/simulate"
 	"github.com/trueload/trueload/internal/spec"
 )
 
@@ -37,6 +40,10 @@ type runCmd struct {
 	Salt        string   `group:"Plan" help:"Stands first in every prompt, so that no earlier run's cache helps; without it, a new one." placeholder:"TEXT"`
 	Name        string   `group:"Plan" help:"Names the result." placeholder:"NAME"`
 	Set         []string `group:"Plan" help:"Sets any key of the file: --set target.timeout=60s." placeholder:"KEY=VALUE" sep:"none"`
+	Simulate    bool     `group:"Simulation" help:"Send nothing: simulated engines answer in virtual time, as fast as they can be computed. target.url has no meaning."`
+	SimProfile  string   `group:"Simulation" help:"The GPU and model they behave like; trueload sim --profile list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
+	SimReplicas int      `group:"Simulation" help:"How many engines stand behind the router." default:"1" placeholder:"N"`
+	SimRouter   string   `group:"Simulation" help:"How requests are spread over them: round-robin or least-loaded." enum:"round-robin,least-loaded" default:"round-robin" placeholder:"NAME"`
 	Out         string   `group:"Output" help:"The result directory; it must not hold a result." placeholder:"DIR"`
 	JSON        bool     `name:"json" group:"Output" help:"summary.json on standard output, everything else on standard error."`
 	Quiet       bool     `group:"Output" help:"No progress and no report."`
@@ -49,6 +56,7 @@ func (runCmd) Help() string {
   trueload run --url http://localhost:8000 --rate 12/s --for 5m \
       --input p50=120,p99=2048 --output p50=180,p99=1500 --slo ttft=1s,tpot=100ms,attainment=99%
   trueload run chat.yaml --set load.rate=20/s --json > summary.json
+  trueload run chat.yaml --simulate --sim-replicas 8 --sim-router least-loaded
 
 Ctrl-C stops sending and waits for what is under way; a second one stops now.
 Either way what was measured is kept.
@@ -62,7 +70,33 @@ func (cmd runCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	return execute(c, exp, experiment.Options{Dir: cmd.Out}, cmd.showing())
+	opt := experiment.Options{Dir: cmd.Out}
+	if cmd.Simulate {
+		if opt.Simulate, err = cmd.simulation(exp); err != nil {
+			return err
+		}
+	}
+	return execute(c, exp, opt, cmd.showing())
+}
+
+// simulation says which engines answer. Their steps vary as those of trueload
+// sim do, and are drawn from the plan's seed.
+func (cmd runCmd) simulation(exp *spec.Experiment) (*simulate.Options, error) {
+	profile, err := sim.ProfileByName(cmd.SimProfile)
+	if err != nil {
+		return nil, fmt.Errorf("--sim-profile: %w", err)
+	}
+	if cmd.SimReplicas < 1 {
+		return nil, errors.New("--sim-replicas: must be at least 1")
+	}
+	router, err := simulate.ParseRouter(cmd.SimRouter)
+	if err != nil {
+		return nil, fmt.Errorf("--sim-router: %w", err)
+	}
+	return &simulate.Options{
+		Engine: sim.Config{Profile: profile, Jitter: simJitter}, Replicas: cmd.SimReplicas, Router: router,
+		TemplateTokens: simTemplate, Seed: exp.Seed,
+	}, nil
 }
 
 // experiment reads the file, if there is one, and lays the flags over it.
@@ -87,11 +121,17 @@ func (cmd runCmd) experiment() (*spec.Experiment, error) {
 	if err := setKeys(exp, cmd.Set); err != nil {
 		return nil, err
 	}
+	if cmd.Simulate { // nothing is sent, so that neither an address nor a key is needed
+		exp.Target.URL, exp.Target.Headers = simulatedURL, nil
+	}
 	if err := exp.Finish(); err != nil {
 		return nil, err
 	}
 	return exp, nil
 }
+
+// simulatedURL stands in the place of target.url in a simulated result.
+const simulatedURL = "http://simulated.invalid"
 
 // setKeys applies every --set.
 func setKeys(exp *spec.Experiment, set []string) error {

@@ -78,6 +78,13 @@ func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener) error {
 	return srv.Serve(ln)
 }
 
+// What every simulated model is like, served or only computed: its chat template
+// puts so many tokens first, and its step times vary by 3 %.
+const (
+	simTemplate = 10
+	simJitter   = 0.03
+)
+
 func (cmd simCmd) server() (*httpapi.Server, error) {
 	profile, err := sim.ProfileByName(cmd.Profile)
 	if err != nil {
@@ -93,7 +100,7 @@ func (cmd simCmd) server() (*httpapi.Server, error) {
 			NoPrefixCache: cmd.NoPrefix, Jitter: cmd.Jitter,
 		},
 		Replicas: cmd.Replicas, Router: router, MaxQueue: cmd.MaxQueue, RetryAfter: cmd.RetryAfter,
-		Model: cmd.Model, TemplateTokens: 10, Seed: cmd.Seed,
+		Model: cmd.Model, TemplateTokens: simTemplate, Seed: cmd.Seed,
 	})
 }
 

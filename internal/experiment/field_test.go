@@ -75,7 +75,7 @@ load: {rate: 3/s, phases: [{name: steady, for: 60s}]}
 // One measured request after a warm-up, against a server that says what it had
 // cached: nothing beyond the chat template.
 func TestA10_TheWarmUpDoesNotSendTheFirstMeasuredPrompt(t *testing.T) {
-	res, recs, _ := simulate(t, `
+	res, recs, _ := inBubble(t, `
 target: {url: http://sim}
 workload: {classes: [{name: c, text: {random: words}, input_tokens: 1000, output_tokens: 5}]}
 load:
@@ -102,7 +102,7 @@ load:
 // An alias that is no tokenizer's name, and nothing else: the run works and the
 // counts come from the server.
 func TestC1_AnAliasIsAllThatIsNeeded(t *testing.T) {
-	res, recs, _ := simulate(t, `
+	res, recs, _ := inBubble(t, `
 target: {url: http://sim, model: my-alias}
 workload: {classes: [{name: c, text: {random: words}, input_tokens: 100, output_tokens: 5}]}
 load: {rate: 5/s, phases: [{name: steady, for: 10s}]}
@@ -164,7 +164,7 @@ load: {rate: 2/s, phases: [{name: steady, for: 30s}]}
 // figures are those of the queue. Poisson 12/s for 120 s, a cap of 16, a server
 // of 8 slots that stops from 20 s to 30 s.
 func TestL6_FreezeAsAWholeRun(t *testing.T) {
-	res, _, _ := simulate(t, `
+	res, _, _ := inBubble(t, `
 target: {url: http://sim, timeout: 120s}
 seed: 3
 workload: {classes: [{name: c, text: {random: words}, input_tokens: 64, output_tokens: 61}]}

@@ -28,6 +28,7 @@ import (
 	"github.com/trueload/trueload/internal/plan"
 	"github.com/trueload/trueload/internal/protocol"
 	"github.com/trueload/trueload/internal/record"
+	"github.com/trueload/trueload/internal/simulate"
 	"github.com/trueload/trueload/internal/spec"
 	"github.com/trueload/trueload/internal/store"
 	"github.com/trueload/trueload/internal/unit"
@@ -53,6 +54,10 @@ type Options struct {
 	Lookup func(string) (string, bool)
 	// Simulated marks a target that is a simulated engine.
 	Simulated bool
+	// Simulate sends nothing: engines that live in virtual time answer the plan,
+	// as fast as they can be computed. What the experiment says (Chat, Whole,
+	// Model, WarmUp) is filled in. nil: a run over the network.
+	Simulate *simulate.Options
 
 	// Dial connects in place of the network, and Virtual paces by ordinary
 	// timers: for whole runs in a test bubble.
@@ -94,6 +99,7 @@ type Manifest struct {
 	NotReproduced []string          `json:"not_reproduced"`
 	Labels        map[string]string `json:"labels,omitempty"`
 	Target        TargetFacts       `json:"target"`
+	Simulation    *SimulationFacts  `json:"simulation,omitempty"` // nil: the target was real, or over the network
 	// Written when the run ended:
 	End        loadgen.EndReason  `json:"end"`
 	LoadEnd    time.Duration      `json:"load_end"` // of a load that ended before its plan did; else 0
@@ -129,23 +135,27 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	if opt.Log == nil {
 		opt.Log = io.Discard
 	}
-	say := func(format string, args ...any) { fmt.Fprintf(opt.Log, format+"\n", args...) }
 	fileLimit := prepareProcess()
 
-	target, err := exp.Target.Resolve(opt.Lookup)
-	if err != nil {
-		return nil, err
-	}
 	work, err := workload.New(exp, "")
 	if err != nil {
 		return nil, err
 	}
 	defer work.Close()
-	conn, err := newWire(exp, opt)
+	var target spec.Resolved
+	var conn *wire.Client
+	var engines *simulate.Cluster // in the place of both
+	if opt.Simulate != nil {
+		engines, err = newEngines(exp, work, *opt.Simulate)
+	} else if target, err = exp.Target.Resolve(opt.Lookup); err == nil {
+		conn, err = newWire(exp, opt)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	if conn != nil {
+		defer conn.Close()
+	}
 
 	salt := exp.Salt
 	if salt == "" {
@@ -168,6 +178,9 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		}
 		dir = "trueload-" + name
 	}
+	if engines != nil {
+		man.simulated(exp, engines)
+	}
 	text, err := exp.Marshal(dir)
 	if err != nil {
 		return nil, err
@@ -181,73 +194,18 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		return nil, err
 	}
 
-	// The probe learns what the requests must look like; nothing of it is measured.
-	cfg := requestConfig(exp, target, salt)
-	var found findings
-	found.plan(work.Facts())
-	unprobed := found
+	run := sending{
+		exp: exp, opt: opt, work: work, conn: conn, engines: engines, out: out, sum: sum, man: &man,
+		prefix: newPrefixMeter(work.Phases()), why: newFailures(work.Phases()), found: &findings{},
+	}
+	run.found.plan(work.Facts())
 	var sent loadgen.Result
-	probing, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-opt.Stop:
-			cancel()
-		case <-probing.Done():
-		}
-	}()
-	found.probe(probing, &cfg, exp, conn, &man)
-	if probing.Err() != nil {
-		found = unprobed
-		sent.End = loadgen.EndInterrupted
+	if engines != nil {
+		sent = run.simulate(ctx)
+	} else if sent, err = run.measure(ctx, target); err != nil {
+		return nil, err
 	}
-	cancel()
-	for _, f := range found.findings {
-		say("%s: %s", f.Severity, f.Message)
-		if f.Severity == analysis.Error && f.Remedy != "" {
-			say("  hint: %s", f.Remedy)
-		}
-	}
-	prefix := newPrefixMeter(work.Phases())
-	why := newFailures(work.Phases())
-	before := readHost()
-	if found.reached {
-		render := workload.RenderOptions{Salt: salt, FirstTokens: max(man.Target.TemplateTokens, 0)}
-		if man.Target.CacheSalts {
-			render.SaltTokens = -1 // the engine's own field does it
-		}
-		renderer := work.Renderer(render)
-		if man.Target.CacheSalts {
-			cfg.CacheSalt = renderer.CacheSalt
-		}
-		cfg.Zero = conn.Clock().Now() + loadgen.LeadIn
-		man.StartedAt = conn.Clock().Start().Add(cfg.Zero).UTC()
-		if exp.Target.Tokenizer == "server" {
-			counter, err := protocol.New(cfg, conn, nil)
-			if err != nil {
-				return nil, err
-			}
-			cfg.CountTokens = func(text string) (int, error) { return counter.CountTokens(ctx, text) }
-		}
-		client, err := protocol.New(cfg, conn, renderer)
-		if err != nil {
-			return nil, err
-		}
-		// Now the manifest knows the target and the start: a run that is killed
-		// keeps them.
-		if err := out.WriteJSON(store.ManifestName, man); err != nil {
-			found.add("result-incomplete", analysis.Error, err.Error(), "make room on the disk")
-		}
-		say("%s", announce(exp, work, &man, dir))
-		sent, err = send(ctx, sending{exp: exp, opt: opt, work: work, conn: conn, client: client, zero: cfg.Zero, out: out, sum: sum, prefix: prefix, why: why})
-		if err != nil {
-			found.add("run-error", analysis.Error, err.Error(), "what was measured before it is kept")
-		}
-		if n := renderer.Floored(); n > 0 {
-			found.add("input-floor", analysis.Note, fmt.Sprintf("%d prompts were asked to be shorter than the salt, the prefix and the chat template (%d tokens) allow", n, man.Target.TemplateTokens), "raise the shortest input_tokens, or read the input lengths as delivered")
-		}
-	}
-	before.since(&man.Generator)
+	found, why := run.found, run.why
 	if sent.LoadEnd > 0 && (sent.End == loadgen.EndInterrupted || sent.End == loadgen.EndCancelled || sent.End == loadgen.EndError) {
 		man.LoadEnd = sent.LoadEnd
 		sum.Cut(man.LoadEnd)
@@ -256,13 +214,15 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	if sent.PlanRead {
 		man.PlanHash = sent.PlanHash
 	}
-	man.Connection = conn.Stats()
-	man.Generator.Retransmits = &man.Connection.Retransmits
+	if conn != nil {
+		man.Connection = conn.Stats()
+		man.Generator.Retransmits = &man.Connection.Retransmits
+	}
 	man.Generator.LimitsHit = why.limits
 	if n := man.Connection.ClockSteps; n > 0 {
 		found.add("clock-stepped", analysis.Warning, fmt.Sprintf("the wall clock was stepped %d times during the run: kernel times near a step are the reader's instead", n), "keep the clock slewed (chrony, not a stepping ntpd) while measuring")
 	}
-	man.Prefix = prefix.figures(man.Target.TemplateTokens, exp.Salt == "")
+	man.Prefix = run.prefix.figures(man.Target.TemplateTokens, exp.Salt == "")
 	man.Findings = append(found.findings, why.findings()...)
 
 	s := summarize(sum, exp, &man)
@@ -288,6 +248,13 @@ func (f *findings) add(rule string, sev analysis.Severity, message, remedy strin
 	f.findings = append(f.findings, analysis.Finding{Rule: rule, Severity: sev, Message: message, Remedy: remedy})
 }
 
+// floored adds how many prompts could not be as short as asked.
+func (f *findings) floored(n int64, templateTokens int) {
+	if n > 0 {
+		f.add("input-floor", analysis.Note, fmt.Sprintf("%d prompts were asked to be shorter than the salt, the prefix and the chat template (%d tokens) allow", n, templateTokens), "raise the shortest input_tokens, or read the input lengths as delivered")
+	}
+}
+
 // plan adds what is known of the plan before it is sent and bears on its result.
 func (f *findings) plan(facts *workload.Facts) {
 	for _, file := range facts.Files {
@@ -304,27 +271,102 @@ func (f *findings) plan(facts *workload.Facts) {
 	}
 }
 
-// sending is what send needs.
+// sending is a plan on its way into a result.
 type sending struct {
-	exp    *spec.Experiment
-	opt    Options
-	work   *workload.Workload
-	conn   *wire.Client
-	client *protocol.Client
-	zero   time.Duration // the clock's reading at the run's start
-	out    *store.Writer
-	sum    *analysis.Summarizer
-	prefix *prefixMeter
-	why    *failures
+	exp     *spec.Experiment
+	opt     Options
+	work    *workload.Workload
+	conn    *wire.Client
+	client  *protocol.Client
+	zero    time.Duration     // the clock's reading at the run's start
+	engines *simulate.Cluster // in the place of conn, client and zero
+	out     *store.Writer
+	sum     *analysis.Summarizer
+	man     *Manifest
+	prefix  *prefixMeter
+	why     *failures
+	found   *findings
 }
+
+// measure probes the target and sends it the plan. An error means that nothing
+// was sent.
+func (in *sending) measure(ctx context.Context, target spec.Resolved) (sent loadgen.Result, err error) {
+	exp, work, conn, out, man, found := in.exp, in.work, in.conn, in.out, in.man, in.found
+	// The probe learns what the requests must look like; nothing of it is measured.
+	cfg := requestConfig(exp, target, man.Salt)
+	unprobed := *found
+	probing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-in.opt.Stop:
+			cancel()
+		case <-probing.Done():
+		}
+	}()
+	found.probe(probing, &cfg, exp, conn, man)
+	if probing.Err() != nil {
+		*found = unprobed
+		sent.End = loadgen.EndInterrupted
+	}
+	cancel()
+	for _, f := range found.findings {
+		in.say("%s: %s", f.Severity, f.Message)
+		if f.Severity == analysis.Error && f.Remedy != "" {
+			in.say("  hint: %s", f.Remedy)
+		}
+	}
+	defer readHost().since(&man.Generator)
+	if !found.reached {
+		return sent, nil
+	}
+	render := workload.RenderOptions{Salt: man.Salt, FirstTokens: max(man.Target.TemplateTokens, 0)}
+	if man.Target.CacheSalts {
+		render.SaltTokens = -1 // the engine's own field does it
+	}
+	renderer := work.Renderer(render)
+	if man.Target.CacheSalts {
+		cfg.CacheSalt = renderer.CacheSalt
+	}
+	cfg.Zero = conn.Clock().Now() + loadgen.LeadIn
+	man.StartedAt = conn.Clock().Start().Add(cfg.Zero).UTC()
+	if exp.Target.Tokenizer == "server" {
+		counter, err := protocol.New(cfg, conn, nil)
+		if err != nil {
+			return sent, err
+		}
+		cfg.CountTokens = func(text string) (int, error) { return counter.CountTokens(ctx, text) }
+	}
+	client, err := protocol.New(cfg, conn, renderer)
+	if err != nil {
+		return sent, err
+	}
+	// Now the manifest knows the target and the start: a run that is killed
+	// keeps them.
+	if err := out.WriteJSON(store.ManifestName, *man); err != nil {
+		found.add("result-incomplete", analysis.Error, err.Error(), "make room on the disk")
+	}
+	in.say("%s", announce(exp, work, man, out.Dir()))
+	in.client, in.zero = client, cfg.Zero
+	if sent, err = in.send(ctx); err != nil {
+		found.add("run-error", analysis.Error, err.Error(), "what was measured before it is kept")
+	}
+	found.floored(renderer.Floored(), man.Target.TemplateTokens)
+	return sent, nil
+}
+
+func (in *sending) say(format string, args ...any) { fmt.Fprintf(in.opt.Log, format+"\n", args...) }
 
 // send sends the plan and keeps its records, until the plan's end, an
 // interrupt, or a result directory that takes no more.
-func send(ctx context.Context, in sending) (loadgen.Result, error) {
-	now := func() time.Duration { return in.conn.Clock().Now() - in.zero }
+func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	var progress loadgen.Progress
+	now := func() time.Duration { return in.conn.Clock().Now() - in.zero }
+	if in.engines != nil {
+		now = func() time.Duration { return progress.Snapshot().At }
+	}
 	var stopped atomic.Int64 // when, so that what ends after it is known to
 	var wg sync.WaitGroup
 	wg.Go(func() { show(in.opt.Log, in.opt.Terminal, now, in.work.Phases(), &progress, done) })
@@ -357,7 +399,7 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 		Progress:    &progress,
 		Stop:        stop,
 		Record: func(r *record.Record) {
-			if in.exp.Target.Connections == string(protocol.PerSession) && r.LastTurn {
+			if in.conn != nil && in.exp.Target.Connections == string(protocol.PerSession) && r.LastTurn {
 				in.conn.EndSession(protocol.SessionKey(r.ID.Session))
 			}
 			if at := stopped.Load(); at > 0 {
@@ -374,7 +416,13 @@ func send(ctx context.Context, in sending) (loadgen.Result, error) {
 	if c := in.exp.Load.Closed; c != nil {
 		opt.Clients = c.Clients
 	}
-	res, err := loadgen.Run(ctx, &noted{in.work.Source(), in.out, in.prefix}, in.client.Prepare, opt)
+	var res loadgen.Result
+	var err error
+	if src := (&noted{in.work.Source(), in.out, in.prefix}); in.engines != nil {
+		res, err = loadgen.Simulate(ctx, src, in.engines, opt)
+	} else {
+		res, err = loadgen.Run(ctx, src, in.client.Prepare, opt)
+	}
 	close(done)
 	wg.Wait()
 	if werr := in.out.Err(); werr != nil {
@@ -466,7 +514,9 @@ func announce(exp *spec.Experiment, work *workload.Workload, man *Manifest, dir 
 		}
 	}
 	what := man.Target.URL
-	if man.Target.Model != "" {
+	if f := man.Simulation; f != nil {
+		what = fmt.Sprintf("%d simulated %s", f.Replicas, f.Profile)
+	} else if man.Target.Model != "" {
 		what = man.Target.Model + " at " + what
 	}
 	if f.Sessions < 0 {

@@ -59,9 +59,9 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	}
 }
 
-// simulate runs an experiment against a simulated engine, all in one bubble of
+// inBubble runs an experiment against a simulated engine, all in one bubble of
 // virtual time, and returns the result with the engine's own log.
-func simulate(t *testing.T, file string, o httpapi.Options) (*Result, []*record.Record, map[string]httpapi.Truth) {
+func inBubble(t *testing.T, file string, o httpapi.Options) (*Result, []*record.Record, map[string]httpapi.Truth) {
 	t.Helper()
 	exp := experimentOf(t, file)
 	dir := filepath.Join(t.TempDir(), "result")
@@ -146,7 +146,7 @@ func TestAnHourOfTrafficInVirtualTime(t *testing.T) {
 	file := fmt.Sprintf(hourOfTraffic, rate, long)
 	opt := httpapi.Options{Replicas: 2, Router: httpapi.LeastLoaded, TemplateTokens: 10, Seed: 1, Engine: sim.Config{Jitter: 0.03}}
 	wall := time.Now()
-	res, recs, truths := simulate(t, file, opt)
+	res, recs, truths := inBubble(t, file, opt)
 	t.Logf("%d turns in %v", res.Summary.Counts.Planned, time.Since(wall).Round(time.Millisecond))
 	s := res.Summary
 	sums(t, s)
@@ -203,7 +203,7 @@ func TestAnHourOfTrafficInVirtualTime(t *testing.T) {
 	if hash, err := work.Hash(); err != nil || hash != s.Run.PlanHash {
 		t.Errorf("the run's plan hash is %s, the workload's %s (%v)", s.Run.PlanHash, hash, err)
 	}
-	again, _, _ := simulate(t, file, opt)
+	again, _, _ := inBubble(t, file, opt)
 	a, b := s, again.Summary
 	if a.Run.PlanHash == "" || a.Run.PlanHash != b.Run.PlanHash {
 		t.Errorf("plan hashes %q and %q", a.Run.PlanHash, b.Run.PlanHash)
@@ -249,7 +249,7 @@ func TestReplaysKeepTheTrace(t *testing.T) {
 			if testing.Short() {
 				c.first /= 4
 			}
-			res, recs, _ := simulate(t, fmt.Sprintf(`
+			res, recs, _ := inBubble(t, fmt.Sprintf(`
 target: {url: http://sim, timeout: 600s}
 workload:
   trace: {file: %q, rows: {first: %s}}
@@ -305,7 +305,7 @@ load: {arrivals: trace}
 // Planned reuse counts what a scripted session's later prompts repeat of its
 // earlier ones, and of the prefixes that sessions share.
 func TestPlannedReuseIsWhatAnEngineSees(t *testing.T) {
-	res, _, _ := simulate(t, `
+	res, _, _ := inBubble(t, `
 target: {url: http://sim}
 workload:
   classes:
@@ -330,7 +330,7 @@ load: {rate: 2/s, phases: [{name: warm-up, for: 20s, measured: false}, {name: st
 // A closed loop of so many requests lasts until the last of them has ended, and
 // its rates are over that time.
 func TestAClosedLoopOfRequests(t *testing.T) {
-	res, recs, _ := simulate(t, `
+	res, recs, _ := inBubble(t, `
 target: {url: http://sim}
 workload: {classes: [{name: c, text: {random: words}, input_tokens: 100, output_tokens: 20}]}
 load: {closed: {clients: 4}, phases: [{name: steady, requests: 200}]}

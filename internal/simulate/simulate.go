@@ -122,6 +122,14 @@ func New(o Options) (*Cluster, error) {
 // Options returns the options with their defaults filled in.
 func (c *Cluster) Options() Options { return c.opt }
 
+// TemplateTokens is what the chat template adds to a prompt of one message.
+func (c *Cluster) TemplateTokens() int {
+	if !c.opt.Chat {
+		return 0
+	}
+	return c.opt.TemplateTokens + aroundMessage + atEnd
+}
+
 // Floored is how many prompts so far were asked to be shorter than what they
 // share and the chat template allow: they are longer than the plan asks.
 func (c *Cluster) Floored() int64 { return c.prompts.floored }
