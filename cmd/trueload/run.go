@@ -71,7 +71,10 @@ func (cmd runCmd) Run(c *console) error {
 		return err
 	}
 	opt := experiment.Options{Dir: cmd.Out}
-	if cmd.Simulate {
+	switch {
+	case !cmd.Simulate && (cmd.SimProfile != "h100-llama3-8b" || cmd.SimReplicas != 1 || cmd.SimRouter != "round-robin"):
+		return errors.New("--sim-profile, --sim-replicas and --sim-router describe simulated engines\n  hint: add --simulate, or leave them out")
+	case cmd.Simulate:
 		if opt.Simulate, err = cmd.simulation(exp); err != nil {
 			return err
 		}
