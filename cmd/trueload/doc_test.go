@@ -120,7 +120,7 @@ func TestDocs_CommandsRun(t *testing.T) {
 // The examples of every --help are at least accepted by the parser.
 func TestHelp_ExamplesAreAccepted(t *testing.T) {
 	n := 0
-	for _, verb := range []string{"demo", "run", "probe", "report", "trace inspect", "sim", "schema", "version"} {
+	for _, verb := range []string{"demo", "run", "probe", "report", "trace inspect", "sim", "self-test", "schema", "version"} {
 		var out bytes.Buffer
 		run(t.Context(), append(strings.Fields(verb), "--help"), &out, io.Discard)
 		for _, c := range commandsOf(verb+" --help", out.String()) {
