@@ -215,6 +215,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		man.PlanHash = sent.PlanHash
 	}
 	if conn != nil {
+		conn.Close() // retransmits are counted as connections close
 		man.Connection = conn.Stats()
 		man.Generator.Retransmits = &man.Connection.Retransmits
 	}
