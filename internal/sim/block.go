@@ -17,14 +17,17 @@ func mix(h, v uint64) uint64 {
 	return hi ^ lo
 }
 
-// rootHash is the parent of a prompt's first block. The salt enters here and
-// reaches every later block through the chain.
-func rootHash(salt string) uint64 {
+// rootHash is the parent of a prompt's first block. Salt and adapter enter here
+// and reach every later block through the chain.
+func rootHash(keys ...string) uint64 {
 	h := uint64(mixB)
-	for i := 0; i < len(salt); i++ {
-		h = mix(h, uint64(salt[i]))
+	for _, k := range keys {
+		for i := 0; i < len(k); i++ {
+			h = mix(h, uint64(k[i]))
+		}
+		h = mix(h, uint64(len(k)))
 	}
-	return mix(h, uint64(len(salt)))
+	return h
 }
 
 // block is one KV block. It is in the free list exactly when refs is 0.

@@ -21,7 +21,7 @@ const (
 // Profile is a step-time model of one GPU and model. All times are in seconds.
 //
 //	T = Host + W(N) + [Decodes > 0]·DecodeBase + PerDecode·Decodes + PerContext·Context
-//	  + [Prefills > 0]·PrefillBase + PerAttended·Attended + Head(Sampled)
+//	  + [Prefills > 0]·PrefillBase + PerAttended·Attended + Head(Sampled + Drafted)
 //
 // with the quantities of Batch, N its tokens, and W the time of the weights'
 // matrix products: the measured Points where there are any, joined by straight
@@ -72,8 +72,15 @@ func (p *Profile) StepTime(b Batch) time.Duration {
 		t += p.PrefillBase + float64(p.PerAttended*float64(b.Attended))
 	}
 	if b.Sampled > 0 {
-		t += p.HeadBase + float64(p.HeadPerSeq*float64(b.Sampled))
+		t += p.HeadBase + float64(p.HeadPerSeq*float64(b.Sampled+b.Drafted))
 	}
+	return time.Duration(math.Round(t * 1e9))
+}
+
+// pass is the time of the target model's part in one token for each of n
+// sequences, their contexts left out: what a draft pass takes its share of.
+func (p *Profile) pass(n int) time.Duration {
+	t := p.weights(n) + p.DecodeBase + float64(p.PerDecode*float64(n)) + p.HeadBase + float64(p.HeadPerSeq*float64(n))
 	return time.Duration(math.Round(t * 1e9))
 }
 

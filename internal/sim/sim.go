@@ -1,8 +1,9 @@
 // Package sim is a continuous-batching inference engine as a pure state
 // machine: an Engine takes Requests (Admit, Abort) and turns them into Steps,
 // each with the tokens it emits and how long it takes. It schedules as vLLM V1
-// does (FCFS, decode first, chunked prefill, paged KV blocks with a prefix
-// cache, preemption by recompute), and takes its step times from a Profile.
+// does (first come first served or by priority, decode first, chunked prefill,
+// paged KV blocks with a prefix cache, preemption by recompute, speculative
+// decoding, LoRA adapters), and takes its step times from a Profile.
 //
 // It has no clock, goroutine or I/O: time comes in as offsets from the run's
 // start, so the same engine serves real clients (sim/httpapi), runs inside a
@@ -14,8 +15,11 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"time"
 )
 
@@ -67,6 +71,73 @@ type Config struct {
 	// FreezeAt, or the next one begun before FreezeAt+FreezeFor, ends later by
 	// what is left of the freeze. FreezeFor 0: never.
 	FreezeAt, FreezeFor time.Duration
+
+	// Priority serves requests in order of Request.Priority instead of first
+	// come first served, and preempts the lowest (--scheduling-policy priority).
+	Priority bool
+	// Speculation is speculative decoding; zero: none.
+	Speculation Speculation
+	// OutputInterval is how many tokens leave together (--stream-interval): the
+	// first alone, then this many at a time, and the rest at the end; 0: 1. It
+	// delays tokens on their way out, not the making of them, which is what
+	// Life and Counters tell of.
+	OutputInterval int
+	// MaxLoRAs is the largest number of adapters in one batch, and of those
+	// resident on the GPU (max_loras); 0: 1.
+	MaxLoRAs int
+	// LoRALoad is added to a step for every adapter in it that is not resident;
+	// 0: loading is free. An adapter of rank 16 on all linear layers of an 8B
+	// model is 84 MB in bf16, 3.4 ms at 25 GB/s; a loader that moves layer by
+	// layer took 0.5 to 1 s (predibase/lorax issue 433).
+	LoRALoad time.Duration
+	// Cold is what the first steps cost above later ones; zero: nothing.
+	Cold ColdStart
+}
+
+// Speculation is speculative decoding: at each decode step the target model
+// verifies Tokens drafts, keeps those up to the first rejected one, and adds a
+// token of its own. Accepted tokens leave together. With acceptances p1, p2, …
+// a step yields 1 + p1 + p1·p2 + … tokens on average. What is generated does not
+// change.
+//
+// The step verifies all drafts as tokens of its batch, reads each context once,
+// and computes the head for each draft. Then it makes the next drafts, in Tokens
+// passes of a draft model one after the other, each Share of a decode pass of
+// the target without its context.
+type Speculation struct {
+	Tokens int // drafts per request and step, at most MaxDraft; 0: none
+	// Accept[i] is the probability that draft i, from 0, is accepted where all
+	// before it were. The last one stands for all that follow.
+	Accept []float64
+	// Share is a draft pass's part of a target pass, by bytes of weights: 0.1
+	// for an EAGLE head on an 8B model (one of 32 layers and the output head),
+	// 0 for n-grams.
+	Share float64
+}
+
+// MaxDraft is the largest Speculation.Tokens.
+const MaxDraft = 16
+
+// accept is the probability that draft i is accepted.
+func (s Speculation) accept(i int) float64 { return s.Accept[min(i, len(s.Accept)-1)] }
+
+// ColdStart is what an engine pays when something runs for the first time:
+// kernels loaded or compiled lazily, CUDA graphs captured, autotuning. It is
+// what a warm-up is for.
+type ColdStart struct {
+	First time.Duration // added to the very first step
+	// Shape is added to the first Steps steps of every batch size, sizes being
+	// the powers of two up to which the step's tokens are padded.
+	Shape time.Duration
+	Steps int // 0: 1
+}
+
+// TypicalColdStart gives figures seen on real engines: 57 ms for each CUDA graph
+// captured on demand (vllm-project/vllm pull request 22897), and a first request
+// of 2.9 s against 0.08 s afterwards, on an H100, although the engine had warmed
+// up (pull request 39822; 31 s where it had not).
+func TypicalColdStart() ColdStart {
+	return ColdStart{First: 2800 * time.Millisecond, Shape: 57 * time.Millisecond}
 }
 
 // withDefaults fills in what is zero and checks the rest.
@@ -83,6 +154,9 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.MaxSeqs, c.Profile.MaxSeqs)
 	def(&c.BlockSize, 16)
 	def(&c.Blocks, c.Profile.Blocks)
+	def(&c.OutputInterval, 1)
+	def(&c.MaxLoRAs, 1)
+	def(&c.Cold.Steps, 1)
 	for _, f := range []struct {
 		name string
 		v    int
@@ -94,6 +168,10 @@ func (c Config) withDefaults() (Config, error) {
 		{"Blocks", c.Blocks, 2},
 		{"LongPrefillThreshold", c.LongPrefillThreshold, 0},
 		{"MaxModelLen", c.MaxModelLen, 0},
+		{"OutputInterval", c.OutputInterval, 1},
+		{"MaxLoRAs", c.MaxLoRAs, 1},
+		{"Cold.Steps", c.Cold.Steps, 1},
+		{"Speculation.Tokens", c.Speculation.Tokens, 0},
 	} {
 		if f.v < f.min {
 			return c, fmt.Errorf("sim: %s is %d: it must be at least %d", f.name, f.v, f.min)
@@ -101,6 +179,17 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Jitter < 0 || c.FreezeFor < 0 {
 		return c, fmt.Errorf("sim: Jitter %v and FreezeFor %v must not be negative", c.Jitter, c.FreezeFor)
+	}
+	if c.LoRALoad < 0 || c.Cold.First < 0 || c.Cold.Shape < 0 || c.Speculation.Share < 0 {
+		return c, fmt.Errorf("sim: LoRALoad %v, Cold.First %v, Cold.Shape %v and Speculation.Share %v must not be negative", c.LoRALoad, c.Cold.First, c.Cold.Shape, c.Speculation.Share)
+	}
+	if k := c.Speculation.Tokens; k > MaxDraft || k > 0 && len(c.Speculation.Accept) == 0 {
+		return c, fmt.Errorf("sim: Speculation has %d drafts and %d probabilities: use at most %d drafts and give Accept", k, len(c.Speculation.Accept), MaxDraft)
+	}
+	for _, p := range c.Speculation.Accept {
+		if !(p >= 0 && p <= 1) {
+			return c, fmt.Errorf("sim: Speculation.Accept holds %v: a probability is 0 to 1", p)
+		}
 	}
 	capacity := (c.Blocks - 1) * c.BlockSize
 	def(&c.MaxModelLen, min(131072, capacity))
@@ -117,6 +206,12 @@ type Request struct {
 	Prompt []Token // at least one
 	// Salt keeps the prefix cache of requests with different salts apart.
 	Salt string
+	// Adapter names the LoRA adapter; empty: the base model. KV is not shared
+	// between adapters.
+	Adapter string
+	// Priority counts where the engine serves by priority: lower first, and
+	// first come first served among equals.
+	Priority int
 	// MaxTokens is the most output tokens; 0: up to MaxModelLen.
 	MaxTokens int
 	// StopAt is the output token, counted from 1, that is EOS; 0: none, as
@@ -180,6 +275,13 @@ type Counters struct {
 	Preemptions               int64
 	Steps                     int64
 	Finished                  [4]int64 // by Finish
+	// Drafts counts verifications, DraftTokens what they verified, and
+	// AcceptedTokens and, by position, AcceptedAt what they kept, tokens past
+	// the request's end included.
+	Drafts, DraftTokens, AcceptedTokens int64
+	AcceptedAt                          [MaxDraft]int64
+	// LoRALoads counts adapters brought to the GPU.
+	LoRALoads int64
 }
 
 // Engine schedules requests and says how long each step takes. It is not safe
@@ -195,6 +297,10 @@ type Engine struct {
 	step     Step
 	chunks   []chunk
 	hits     []int32
+	adapters []string // of the running requests of this step, each once
+	adapted  bool     // a request with an adapter has come
+	resident []string // adapters on the GPU, the least recently used first
+	shapes   [64]int  // cold steps taken, by batch size
 }
 
 // New returns an idle engine with an empty cache.
@@ -226,11 +332,16 @@ func (e *Engine) Admit(now time.Duration, r *Request) error {
 	if r.MaxTokens > 0 {
 		limit = min(room, r.MaxTokens)
 	}
-	s := &seq{r: r, limit: limit, root: rootHash(r.Salt), id: e.admitted}
+	s := &seq{r: r, limit: limit, root: rootHash(r.Salt, r.Adapter), id: e.admitted}
 	e.admitted++
+	e.adapted = e.adapted || r.Adapter != ""
 	r.seq = s
 	r.Life = Life{Queued: now, Scheduled: Unset, FirstToken: Unset, LastToken: Unset}
-	e.waiting.pushBack(s)
+	if e.cfg.Priority {
+		e.waiting.insert(s)
+	} else {
+		e.waiting.pushBack(s)
+	}
 	return nil
 }
 
@@ -299,6 +410,25 @@ func (e *Engine) KVUsage() float64 {
 // FreeBlocks is the number of blocks that no request holds, cached or not.
 func (e *Engine) FreeBlocks() int { return e.pool.nfree }
 
+// Adapters lists the adapters of running and of waiting requests, each once, in
+// the order of their first request.
+func (e *Engine) Adapters() (running, waiting []string) {
+	for _, s := range e.running {
+		running = addAdapter(running, s)
+	}
+	for i := range e.waiting.len() {
+		waiting = addAdapter(waiting, e.waiting.at(i))
+	}
+	return running, waiting
+}
+
+func addAdapter(names []string, s *seq) []string {
+	if a := s.r.Adapter; a != "" && !slices.Contains(names, a) {
+		names = append(names, a)
+	}
+	return names
+}
+
 // Counters returns the totals so far.
 func (e *Engine) Counters() Counters { return e.counters }
 
@@ -313,6 +443,13 @@ type seq struct {
 	blocks   []int32
 	hashes   []uint64 // of the full blocks of prompt + output, chained
 	cached   int      // leading blocks that carry their hash in the pool
+	told     int      // output tokens that have left
+	drafted  bool     // drafts follow the last token
+}
+
+// before tells whether s is served before t under scheduling by priority.
+func (s *seq) before(t *seq) bool {
+	return cmp.Or(cmp.Compare(s.r.Priority, t.r.Priority), cmp.Compare(s.r.Life.Queued, t.r.Life.Queued), cmp.Compare(s.id, t.id)) < 0
 }
 
 // total is the tokens known: prompt and output.
@@ -341,14 +478,15 @@ func (s *seq) hash(n, blockSize int) []uint64 {
 	return s.hashes[:n]
 }
 
-// queue is the waiting queue: FCFS, with preempted requests put in front.
+// queue is the waiting queue: FCFS, with preempted requests put in front, or in
+// order of priority.
 type queue struct {
 	q    []*seq
 	head int
 }
 
 func (w *queue) len() int        { return len(w.q) - w.head }
-func (w *queue) front() *seq     { return w.q[w.head] }
+func (w *queue) at(i int) *seq   { return w.q[w.head+i] }
 func (w *queue) pushBack(s *seq) { w.q = append(w.q, s) }
 
 func (w *queue) pushFront(s *seq) {
@@ -361,7 +499,18 @@ func (w *queue) pushFront(s *seq) {
 	w.q[w.head] = s
 }
 
-func (w *queue) popFront() {
+// insert puts s behind all that are served before it.
+func (w *queue) insert(s *seq) {
+	i := sort.Search(w.len(), func(i int) bool { return s.before(w.at(i)) })
+	w.q = slices.Insert(w.q, w.head+i, s)
+}
+
+// take removes the one at i.
+func (w *queue) take(i int) {
+	if i > 0 {
+		w.q = slices.Delete(w.q, w.head+i, w.head+i+1)
+		return
+	}
 	w.q[w.head] = nil
 	w.head++
 	// Compact when more than half is spent, so that the cost stays constant
@@ -374,13 +523,9 @@ func (w *queue) popFront() {
 }
 
 func (w *queue) remove(s *seq) bool {
-	for i := w.head; i < len(w.q); i++ {
-		if w.q[i] == s {
-			copy(w.q[i:], w.q[i+1:])
-			w.q[len(w.q)-1] = nil
-			w.q = w.q[:len(w.q)-1]
-			return true
-		}
+	i := slices.Index(w.q[w.head:], s)
+	if i >= 0 {
+		w.take(i)
 	}
-	return false
+	return i >= 0
 }

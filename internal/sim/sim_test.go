@@ -48,13 +48,42 @@ func line(e *Engine, s *Step) string {
 	return fmt.Sprintf("%d prefill %d decode %d emit [%s] preempt [%s] free %d", s.Batch.Tokens, s.Batch.PrefillTokens, s.Batch.Decodes, strings.Join(em, " "), strings.Join(pre, " "), e.FreeBlocks())
 }
 
-func TestSchedule(t *testing.T) {
-	type req struct {
-		name       string
-		atStep     int
-		id, prompt int
-		max, stop  int
+// req is a request in a table of steps: it comes before the step atStep.
+type req struct {
+	name       string
+	atStep     int
+	id, prompt int
+	max, stop  int
+	priority   int
+	adapter    string
+}
+
+// play steps an engine until all is done and prints each step.
+func play(t *testing.T, c Config, reqs []req, line func(*Engine, *Step) string) (got []string) {
+	t.Helper()
+	e := mustNew(t, c)
+	now := time.Duration(0)
+	for i := 0; ; i++ {
+		pending := false
+		for _, r := range reqs {
+			pending = pending || r.atStep > i
+			if r.atStep == i {
+				if err := e.Admit(now, &Request{Prompt: prompt(r.id, r.prompt), MaxTokens: r.max, StopAt: r.stop, Tag: r.name, Priority: r.priority, Adapter: r.adapter}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if e.Idle() && !pending {
+			return got
+		}
+		s := e.Step(now)
+		now = s.End()
+		got = append(got, line(e, s))
+		checkPool(t, e)
 	}
+}
+
+func TestSchedule(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		cfg  Config
@@ -64,7 +93,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "one request: prefill, then one token a step; its blocks come back",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 20, 3, 0}},
+			reqs: []req{{"a", 0, 1, 20, 3, 0, 0, ""}},
 			want: []string{
 				"20 prefill 20 decode 0 emit [a] preempt [] free 98",
 				"1 prefill 0 decode 1 emit [a] preempt [] free 98",
@@ -74,7 +103,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "EOS comes before the limit and counts as a token",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 20, 5, 2}},
+			reqs: []req{{"a", 0, 1, 20, 5, 2, 0, ""}},
 			want: []string{
 				"20 prefill 20 decode 0 emit [a] preempt [] free 98",
 				"1 prefill 0 decode 1 emit [a:stop] preempt [] free 100",
@@ -83,7 +112,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "a prompt longer than the budget is prefilled in chunks and emits after the last",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 150, 1, 0}},
+			reqs: []req{{"a", 0, 1, 150, 1, 0, 0, ""}},
 			want: []string{
 				"64 prefill 64 decode 0 emit [] preempt [] free 96",
 				"64 prefill 64 decode 0 emit [] preempt [] free 92",
@@ -93,7 +122,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "decode goes first, prefill takes what budget is left, in the same batch",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 10, 4, 0}, {"b", 1, 2, 100, 1, 0}},
+			reqs: []req{{"a", 0, 1, 10, 4, 0, 0, ""}, {"b", 1, 2, 100, 1, 0, 0, ""}},
 			want: []string{
 				"10 prefill 10 decode 0 emit [a] preempt [] free 99",
 				"64 prefill 63 decode 1 emit [a] preempt [] free 95",
@@ -104,7 +133,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "the long-prefill threshold leaves room for the short prompt behind",
 			cfg:  Config{Profile: flat, LongPrefillThreshold: 16},
-			reqs: []req{{"a", 0, 1, 40, 1, 0}, {"b", 0, 2, 16, 1, 0}},
+			reqs: []req{{"a", 0, 1, 40, 1, 0, 0, ""}, {"b", 0, 2, 16, 1, 0, 0, ""}},
 			want: []string{
 				"32 prefill 32 decode 0 emit [b:length] preempt [] free 99",
 				"16 prefill 16 decode 0 emit [] preempt [] free 98",
@@ -114,7 +143,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "max_num_seqs keeps the third waiting until a place is free",
 			cfg:  Config{Profile: flat, MaxSeqs: 2},
-			reqs: []req{{"a", 0, 1, 5, 2, 0}, {"b", 0, 2, 5, 1, 0}, {"c", 0, 3, 5, 1, 0}},
+			reqs: []req{{"a", 0, 1, 5, 2, 0, 0, ""}, {"b", 0, 2, 5, 1, 0, 0, ""}, {"c", 0, 3, 5, 1, 0, 0, ""}},
 			want: []string{
 				"10 prefill 10 decode 0 emit [a b:length] preempt [] free 99",
 				"6 prefill 5 decode 1 emit [a:length c:length] preempt [] free 100",
@@ -123,7 +152,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "the head that does not fit blocks the small one behind it",
 			cfg:  Config{Profile: flat, Blocks: 5},
-			reqs: []req{{"a", 0, 1, 30, 3, 0}, {"b", 0, 2, 40, 1, 0}, {"c", 0, 3, 5, 1, 0}},
+			reqs: []req{{"a", 0, 1, 30, 3, 0, 0, ""}, {"b", 0, 2, 40, 1, 0, 0, ""}, {"c", 0, 3, 5, 1, 0, 0, ""}},
 			want: []string{
 				"30 prefill 30 decode 0 emit [a] preempt [] free 2",
 				"1 prefill 0 decode 1 emit [a] preempt [] free 2",
@@ -134,7 +163,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "admission by chunk lets in what the whole prompt would not",
 			cfg:  Config{Profile: flat, Blocks: 5, MaxBatchedTokens: 48, AdmitByChunk: true},
-			reqs: []req{{"a", 0, 1, 30, 3, 0}, {"b", 0, 2, 40, 1, 0}},
+			reqs: []req{{"a", 0, 1, 30, 3, 0, 0, ""}, {"b", 0, 2, 40, 1, 0, 0, ""}},
 			want: []string{
 				"48 prefill 48 decode 0 emit [a] preempt [] free 0",
 				// b needs a third block for its last 22 tokens, finds none, and
@@ -150,7 +179,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "no free block: the last is preempted, resumes from its own cached blocks",
 			cfg:  Config{Profile: flat, Blocks: 5},
-			reqs: []req{{"a", 0, 1, 31, 4, 0}, {"b", 0, 2, 31, 4, 0}},
+			reqs: []req{{"a", 0, 1, 31, 4, 0, 0, ""}, {"b", 0, 2, 31, 4, 0, 0, ""}},
 			want: []string{
 				"62 prefill 62 decode 0 emit [a b] preempt [] free 0",
 				"2 prefill 0 decode 2 emit [a b] preempt [] free 0", // token 32 fits in block 2
@@ -165,7 +194,7 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "the same prompt again skips whole blocks, at most n-1 tokens",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 32, 1, 0}, {"b", 1, 1, 32, 1, 0}, {"c", 2, 1, 33, 1, 0}},
+			reqs: []req{{"a", 0, 1, 32, 1, 0, 0, ""}, {"b", 1, 1, 32, 1, 0, 0, ""}, {"c", 2, 1, 33, 1, 0, 0, ""}},
 			want: []string{
 				"32 prefill 32 decode 0 emit [a:length] preempt [] free 100",
 				"16 prefill 16 decode 0 emit [b:length] preempt [] free 100",
@@ -175,31 +204,12 @@ func TestSchedule(t *testing.T) {
 		{
 			name: "two of one step share the prefix that the first of them computes",
 			cfg:  Config{Profile: flat},
-			reqs: []req{{"a", 0, 1, 32, 1, 0}, {"b", 0, 1, 40, 1, 0}},
+			reqs: []req{{"a", 0, 1, 32, 1, 0, 0, ""}, {"b", 0, 1, 40, 1, 0, 0, ""}},
 			want: []string{"40 prefill 40 decode 0 emit [a:length b:length] preempt [] free 100"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e := mustNew(t, tc.cfg)
-			var got []string
-			now := time.Duration(0)
-			for i := 0; ; i++ {
-				pending := false
-				for _, r := range tc.reqs {
-					pending = pending || r.atStep > i
-					if r.atStep == i {
-						if err := e.Admit(now, &Request{Prompt: prompt(r.id, r.prompt), MaxTokens: r.max, StopAt: r.stop, Tag: r.name}); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				if e.Idle() && !pending {
-					break
-				}
-				s := e.Step(now)
-				now = s.End()
-				got = append(got, line(e, s))
-			}
+			got := play(t, tc.cfg, tc.reqs, line)
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 			}
@@ -365,6 +375,7 @@ func randomLoad(seed uint64, n int, gap time.Duration) []*Request {
 		if rng.IntN(2) == 0 {
 			r.StopAt = 1 + rng.IntN(40)
 		}
+		r.Priority = len(r.Prompt) % 3
 		r.Prompt = append(r.Prompt, prompt(9+rng.IntN(1000), rng.IntN(30))...)
 		rs = append(rs, r)
 	}
@@ -383,7 +394,13 @@ func source(rs []*Request) func() (time.Duration, *Request, bool) {
 
 func TestTokensConservedUnderPreemption(t *testing.T) {
 	for seed := range uint64(20) {
-		e := mustNew(t, Config{Profile: flat, Blocks: 14, AdmitByChunk: seed%2 == 0, Seed: seed})
+		cfg := Config{Profile: flat, Blocks: 14, AdmitByChunk: seed%2 == 0, Seed: seed}
+		if seed%4 >= 2 {
+			cfg.Speculation = Speculation{Tokens: 3, Accept: []float64{0.8, 0.5}}
+			cfg.OutputInterval = 1 + int(seed)/4
+		}
+		cfg.Priority = seed%3 == 0
+		e := mustNew(t, cfg)
 		rs := randomLoad(seed, 200, 3*time.Millisecond)
 		seen := map[*Request][]Token{}
 		_, err := Run(e, source(rs), func(s *Step) {

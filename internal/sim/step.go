@@ -3,6 +3,8 @@ package sim
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -16,8 +18,10 @@ type Step struct {
 	// Scheduled are the requests that left the queue in this step for the
 	// first time.
 	Scheduled []*Request
-	// Preempted requests lost their blocks and went back to the queue's front.
+	// Preempted requests lost their blocks and went back to the queue.
 	Preempted []*Request
+	// Cold is what of Duration a later step of the same kind would not take.
+	Cold time.Duration
 }
 
 // End is when the step's tokens leave.
@@ -32,9 +36,12 @@ type Batch struct {
 	Decodes       int   // requests with one decode token
 	Context       int64 // the sum of their context lengths
 	Sampled       int   // requests that get a token
+	Drafted       int   // draft tokens among Tokens, to be verified
+	Loads         int   // adapters loaded
 }
 
-// Emitted is one output token.
+// Emitted is one output token. Tokens of one request that leave in one step
+// follow each other and make one event of its stream.
 type Emitted struct {
 	Request *Request
 	Token   Token
@@ -42,10 +49,11 @@ type Emitted struct {
 	Finish  Finish // NotFinished but on the last
 }
 
-// chunk is one request's share of a batch.
+// chunk is one request's share of a batch: n tokens, the last drafts of which
+// may be rejected.
 type chunk struct {
-	s *seq
-	n int
+	s         *seq
+	n, drafts int
 }
 
 // Step schedules one batch that begins at now and returns what it does. With
@@ -53,10 +61,12 @@ type chunk struct {
 //
 // The order is vLLM V1's (v1/core/sched/scheduler.py):
 //  1. running requests, in order, each with its next token or prefill chunk;
-//     where no block is free, the last running request is preempted, again and
-//     again, if need be the one that asked;
+//     where no block is free, the last running request (by priority: the
+//     lowest, the latest among equals) is preempted, again and again, if need be
+//     the one that asked;
 //  2. if nobody was preempted, waiting requests from the queue's head, while
-//     budget and places last. A head that does not fit blocks those behind it.
+//     budget and places last. A head that does not fit blocks those behind it;
+//     one whose adapter has no place in the batch is passed over.
 //
 // A block becomes hittable when its tokens are scheduled, so two requests of
 // one step can share it.
@@ -64,9 +74,18 @@ func (e *Engine) Step(now time.Duration) *Step {
 	st := &e.step
 	*st = Step{Start: now, Emitted: st.Emitted[:0], Scheduled: st.Scheduled[:0], Preempted: st.Preempted[:0]}
 	e.chunks = e.chunks[:0]
-	budget := e.scheduleRunning(e.cfg.MaxBatchedTokens)
-	if len(st.Preempted) == 0 {
-		e.scheduleWaiting(budget)
+	for {
+		preempted := len(st.Preempted)
+		budget := e.scheduleRunning(e.cfg.MaxBatchedTokens)
+		if len(st.Preempted) == preempted {
+			e.scheduleWaiting(budget)
+			break
+		}
+		if len(e.chunks) > 0 {
+			break
+		}
+		// By priority, the first running request may have preempted itself. The
+		// batch is empty and takes no time; the next one is tried.
 	}
 	if len(e.chunks) == 0 {
 		if !e.Idle() {
@@ -80,6 +99,7 @@ func (e *Engine) Step(now time.Duration) *Step {
 	for _, c := range e.chunks {
 		b.add(c)
 	}
+	b.Loads = e.load()
 	st.Duration = e.duration(now, *b)
 	e.emit(st)
 	e.counters.Steps++
@@ -90,42 +110,71 @@ func (e *Engine) Step(now time.Duration) *Step {
 func (b *Batch) add(c chunk) {
 	kv := c.s.computed
 	b.Tokens += c.n
-	if c.n == 1 && len(c.s.out) > 0 && kv == c.s.total()-1 {
+	if c.n-c.drafts == 1 && len(c.s.out) > 0 && kv == c.s.total()-1 {
 		b.Decodes++
+		b.Drafted += c.drafts
 		b.Context += int64(kv + 1)
 	} else {
 		b.Prefills++
 		b.PrefillTokens += c.n
 		b.Attended += int64(c.n)*int64(kv) + int64(c.n)*int64(c.n)/2
 	}
-	if kv+c.n == c.s.total() {
+	if kv+c.n-c.drafts == c.s.total() {
 		b.Sampled++
 	}
 }
 
+// scheduleRunning adds the running requests' chunks and returns what is left of
+// the budget. Until it ends, chunks[i] is the chunk of running[i].
 func (e *Engine) scheduleRunning(budget int) int {
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		s := e.running[i]
-		n := e.chunk(s, s.computed, budget)
-		for !e.grow(s, n) {
-			last := e.running[len(e.running)-1]
-			e.running = e.running[:len(e.running)-1]
-			e.preempt(last)
-			if last == s {
+		c := e.chunk(s, s.computed, budget)
+		if k := e.cfg.Speculation.Tokens; k > 0 && s.drafted {
+			c.drafts = min(k, budget-c.n, e.cfg.MaxModelLen-s.total()-1)
+			c.n += c.drafts
+		}
+		for !e.grow(c, e.cfg.Speculation.Tokens) {
+			v := len(e.running) - 1
+			if e.cfg.Priority {
+				for j, r := range e.running {
+					if e.running[v].before(r) {
+						v = j
+					}
+				}
+			}
+			victim := e.running[v]
+			e.running = slices.Delete(e.running, v, v+1)
+			if v < i { // it had its chunk already
+				budget += e.chunks[v].n
+				e.chunks = slices.Delete(e.chunks, v, v+1)
+				i--
+			}
+			e.preempt(victim)
+			if victim == s {
 				return budget
 			}
 		}
-		e.chunks = append(e.chunks, chunk{s, n})
-		budget -= n
+		e.chunks = append(e.chunks, c)
+		budget -= c.n
 	}
 	return budget
 }
 
-// preempt drops s's KV and puts it back in front of the queue; it will compute
-// its prompt and its output so far again, as far as they are no longer cached.
+// preempt drops s's KV and puts it back in the queue; it will compute its prompt
+// and its output so far again, as far as they are no longer cached.
 func (e *Engine) preempt(s *seq) {
+	// Blocks that this step was to fill never come to hold what their hashes say.
+	for k := s.computed / e.cfg.BlockSize; k < s.cached; k++ {
+		e.pool.forget(s.blocks[k])
+	}
 	e.release(s)
-	e.waiting.pushFront(s)
+	s.drafted = false
+	if e.cfg.Priority {
+		e.waiting.insert(s)
+	} else {
+		e.waiting.pushFront(s)
+	}
 	s.r.Life.Preemptions++
 	e.counters.Preemptions++
 	e.step.Preempted = append(e.step.Preempted, s.r)
@@ -133,8 +182,18 @@ func (e *Engine) preempt(s *seq) {
 
 func (e *Engine) scheduleWaiting(budget int) {
 	size := e.cfg.BlockSize
-	for e.waiting.len() > 0 && budget > 0 && len(e.running) < e.cfg.MaxSeqs {
-		s := e.waiting.front()
+	e.adapters = e.adapters[:0]
+	if e.adapted {
+		for _, s := range e.running {
+			e.adapters = addAdapter(e.adapters, s)
+		}
+	}
+	for i := 0; i < e.waiting.len() && budget > 0 && len(e.running) < e.cfg.MaxSeqs; {
+		s := e.waiting.at(i)
+		if a := s.r.Adapter; a != "" && len(e.adapters) == e.cfg.MaxLoRAs && !slices.Contains(e.adapters, a) {
+			i++
+			continue
+		}
 		e.hits = e.hits[:0]
 		if !e.cfg.NoPrefixCache {
 			// At most n-1 tokens: the last one must be computed to get its
@@ -142,10 +201,10 @@ func (e *Engine) scheduleWaiting(budget int) {
 			e.hits = e.pool.lookup(e.hits, s.hash((s.total()-1)/size, size))
 		}
 		hit := len(e.hits) * size
-		n := e.chunk(s, hit, budget)
+		c := e.chunk(s, hit, budget)
 		upTo := s.total()
 		if e.cfg.AdmitByChunk {
-			upTo = hit + n
+			upTo = hit + c.n
 		}
 		need := blocksFor(upTo, size) - len(e.hits)
 		for _, b := range e.hits {
@@ -167,7 +226,7 @@ func (e *Engine) scheduleWaiting(budget int) {
 		s.blocks = append(s.blocks, e.hits...)
 		s.cached = len(e.hits)
 		s.computed = hit
-		if !e.grow(s, n) {
+		if !e.grow(c, 0) {
 			panic("sim: blocks counted as free are not")
 		}
 		if s.r.Life.Scheduled == Unset {
@@ -176,27 +235,30 @@ func (e *Engine) scheduleWaiting(budget int) {
 			e.counters.CachedPromptTokens += int64(hit)
 			e.step.Scheduled = append(e.step.Scheduled, s.r)
 		}
-		e.waiting.popFront()
+		e.waiting.take(i)
 		e.running = append(e.running, s)
-		e.chunks = append(e.chunks, chunk{s, n})
-		budget -= n
+		e.adapters = addAdapter(e.adapters, s)
+		e.chunks = append(e.chunks, c)
+		budget -= c.n
 	}
 }
 
-// chunk is how many tokens s computes next, after the first computed ones.
-func (e *Engine) chunk(s *seq, computed, budget int) int {
+// chunk is what s computes next of its known tokens, after the first computed
+// ones.
+func (e *Engine) chunk(s *seq, computed, budget int) chunk {
 	n := min(s.total()-computed, budget)
 	if t := e.cfg.LongPrefillThreshold; t > 0 {
 		n = min(n, t)
 	}
-	return n
+	return chunk{s: s, n: n}
 }
 
-// grow gives s the blocks for n more tokens, and makes those that fill up
-// hittable. It reports false, doing nothing, where too few blocks are free.
-func (e *Engine) grow(s *seq, n int) bool {
-	size := e.cfg.BlockSize
-	need := blocksFor(s.computed+n, size) - len(s.blocks)
+// grow gives c's request the blocks for c's tokens and ahead more, and makes
+// those that its known tokens fill hittable. It reports false, doing nothing,
+// where too few blocks are free.
+func (e *Engine) grow(c chunk, ahead int) bool {
+	s, size := c.s, e.cfg.BlockSize
+	need := blocksFor(min(s.computed+c.n+ahead, max(s.computed+c.n, e.cfg.MaxModelLen)), size) - len(s.blocks)
 	if need > e.pool.nfree {
 		return false
 	}
@@ -206,7 +268,7 @@ func (e *Engine) grow(s *seq, n int) bool {
 	if e.cfg.NoPrefixCache {
 		return true
 	}
-	full := (s.computed + n) / size
+	full := (s.computed + c.n - c.drafts) / size
 	hashes := s.hash(full, size)
 	for ; s.cached < full; s.cached++ {
 		e.pool.cache(s.blocks[s.cached], hashes[s.cached])
@@ -216,40 +278,37 @@ func (e *Engine) grow(s *seq, n int) bool {
 
 func blocksFor(tokens, size int) int { return (tokens + size - 1) / size }
 
-// emit computes the chunks and samples a token for each request whose known
-// tokens are all computed.
+// emit computes the chunks and samples for each request whose known tokens are
+// all computed: one token, and before it the drafts that were accepted.
 func (e *Engine) emit(st *Step) {
 	end := st.End()
 	for _, c := range e.chunks {
 		s, r := c.s, c.s.r
-		s.computed += c.n
+		s.computed += c.n - c.drafts
 		if s.computed < s.total() {
 			continue
 		}
-		i := len(s.out)
-		if i == 0 {
+		if len(s.out) == 0 {
 			r.Life.FirstToken = end
 			e.counters.PromptTokens += int64(len(r.Prompt))
 		}
-		em := Emitted{Request: r, Index: i}
-		switch {
-		case i+1 == r.StopAt:
-			em.Token, em.Finish = EOS, FinishedStop
-		case r.Output != nil:
-			em.Token = r.Output(i)
-		default:
-			em.Token = Token(mix(mix(e.cfg.Seed, s.id), uint64(i))>>33) | 1
+		accepted := e.verify(s, c.drafts)
+		s.computed += accepted
+		finish := NotFinished
+		for n := 0; n <= accepted && finish == NotFinished; n++ {
+			finish = e.sample(s)
 		}
-		if em.Finish == NotFinished && i+1 == s.limit {
-			em.Finish = FinishedLength
-		}
-		s.out = append(s.out, em.Token)
+		s.drafted = true
 		r.Life.LastToken = end
-		r.Life.Output++
-		e.counters.GenerationTokens++
-		st.Emitted = append(st.Emitted, em)
-		if em.Finish != NotFinished {
-			e.end(s, em.Finish)
+		r.Life.Output = len(s.out)
+		if finish != NotFinished || s.told == 0 || len(s.out)-s.told >= e.cfg.OutputInterval {
+			for ; s.told < len(s.out); s.told++ {
+				st.Emitted = append(st.Emitted, Emitted{Request: r, Token: s.out[s.told], Index: s.told})
+			}
+			st.Emitted[len(st.Emitted)-1].Finish = finish
+		}
+		if finish != NotFinished {
+			e.end(s, finish)
 		}
 	}
 	// end has cleared the seq of every finished request.
@@ -263,15 +322,100 @@ func (e *Engine) emit(st *Step) {
 	e.running = live
 }
 
-// duration is the batch's step time with jitter and freeze.
+// sample adds one output token to s and tells whether s ends with it.
+func (e *Engine) sample(s *seq) Finish {
+	r, i := s.r, len(s.out)
+	var token Token
+	finish := NotFinished
+	switch {
+	case i+1 == r.StopAt:
+		token, finish = EOS, FinishedStop
+	case r.Output != nil:
+		token = r.Output(i)
+	default:
+		token = Token(mix(mix(e.cfg.Seed, s.id), uint64(i))>>33) | 1
+	}
+	if finish == NotFinished && i+1 == s.limit {
+		finish = FinishedLength
+	}
+	s.out = append(s.out, token)
+	e.counters.GenerationTokens++
+	return finish
+}
+
+// verify is how many of s's drafts are accepted. The draw depends on the seed,
+// the request and the token's place only, so that other requests do not change
+// it.
+func (e *Engine) verify(s *seq, drafts int) int {
+	if drafts == 0 {
+		return 0
+	}
+	n := 0
+	for ; n < drafts; n++ {
+		u := float64(mix(mix(e.cfg.Seed^0xd2af7, s.id), uint64(len(s.out)+n))>>11) / (1 << 53)
+		if u >= e.cfg.Speculation.accept(n) {
+			break
+		}
+		e.counters.AcceptedAt[n]++
+	}
+	e.counters.Drafts++
+	e.counters.DraftTokens += int64(drafts)
+	e.counters.AcceptedTokens += int64(n)
+	return n
+}
+
+// load makes the batch's adapters resident and returns how many were not. The
+// least recently used make room.
+func (e *Engine) load() (loads int) {
+	if !e.adapted {
+		return 0
+	}
+	e.adapters = e.adapters[:0]
+	for _, c := range e.chunks {
+		e.adapters = addAdapter(e.adapters, c.s)
+	}
+	for _, a := range e.adapters {
+		if i := slices.Index(e.resident, a); i >= 0 {
+			e.resident = slices.Delete(e.resident, i, i+1)
+		} else {
+			loads++
+		}
+		e.resident = append(e.resident, a)
+	}
+	// This step's are the last ones now, and no more than there are places.
+	e.resident = slices.Delete(e.resident, 0, max(0, len(e.resident)-e.cfg.MaxLoRAs))
+	e.counters.LoRALoads += int64(loads)
+	return loads
+}
+
+// cold is what batch b costs because it is among the first.
+func (e *Engine) cold(b Batch) (d time.Duration) {
+	c := e.cfg.Cold
+	if e.counters.Steps == 0 {
+		d = c.First
+	}
+	if n := &e.shapes[bits.Len(uint(b.Tokens-1))]; *n < c.Steps {
+		*n++
+		d += c.Shape
+	}
+	return d
+}
+
+// duration is the batch's step time with drafting, jitter, adapters, cold start
+// and freeze.
 func (e *Engine) duration(now time.Duration, b Batch) time.Duration {
 	d := e.cfg.Profile.StepTime(b)
+	if sp := e.cfg.Speculation; sp.Tokens > 0 && sp.Share > 0 && b.Sampled > 0 {
+		d += time.Duration(float64(sp.Tokens) * sp.Share * float64(e.cfg.Profile.pass(b.Sampled)))
+	}
 	if cv := e.cfg.Jitter; cv > 0 {
 		// A lognormal factor of mean 1: exp(σZ - σ²/2), σ² = ln(1 + cv²).
 		s2 := math.Log1p(float64(cv * cv))
 		f := math.Exp(float64(math.Sqrt(s2)*e.rng.NormFloat64()) - s2/2)
 		d = time.Duration(float64(d) * f)
 	}
+	e.step.Cold = e.cold(b)
+	d += e.step.Cold + time.Duration(b.Loads)*e.cfg.LoRALoad
 	if thaw := e.cfg.FreezeAt + e.cfg.FreezeFor; e.cfg.FreezeFor > 0 && now < thaw && now+d > e.cfg.FreezeAt {
 		d += thaw - max(now, e.cfg.FreezeAt)
 	}
