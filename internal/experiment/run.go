@@ -422,7 +422,11 @@ func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 	if src := (&noted{in.work.Source(), in.out, in.prefix}); in.engines != nil {
 		res, err = loadgen.Simulate(ctx, src, in.engines, opt)
 	} else {
-		res, err = loadgen.Run(ctx, src, in.client.Prepare, opt)
+		prepare := loadgen.Prepare(in.client.Prepare)
+		if opt.Clients > 0 {
+			prepare = begun(prepare, in.out)
+		}
+		res, err = loadgen.Run(ctx, src, prepare, opt)
 	}
 	close(done)
 	wg.Wait()
@@ -431,6 +435,21 @@ func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 		err = errors.Join(err, fmt.Errorf("the run was stopped: %w", werr))
 	}
 	return res, err
+}
+
+// begun notes when the sessions of a closed loop begin, which no plan says, so
+// that a run that is killed can tell what was in flight.
+func begun(prepare loadgen.Prepare, out *store.Writer) loadgen.Prepare {
+	return func(s *plan.Session, turn int, replies []string) (func(context.Context, *record.Record) string, error) {
+		send, err := prepare(s, turn, replies)
+		if err != nil || turn > 0 {
+			return send, err
+		}
+		return func(ctx context.Context, rec *record.Record) string {
+			out.Begun(s.Seq, rec.Scheduled)
+			return send(ctx, rec)
+		}, nil
+	}
 }
 
 // noted is a source whose sessions are noted in the result as they are taken.

@@ -23,12 +23,19 @@ const JournalName = "journal.gob"
 // that the contract allows.
 const syncEvery = 500 * time.Millisecond
 
-// entry is one step of the journal: a planned session, a finished turn, or the
-// time up to which everything due is known.
+// entry is one step of the journal: a planned session, when one began that the
+// plan gives no time, a finished turn, or the time up to which everything due is
+// known.
 type entry struct {
 	Session *plan.Session
+	Begun   *begun
 	Record  *packed
 	Beat    *time.Duration
+}
+
+type begun struct {
+	Session int64
+	At      time.Duration
 }
 
 // packed is a record whose events are columns of small numbers, which gob

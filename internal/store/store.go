@@ -35,7 +35,7 @@ const (
 // rowGroup bounds the memory of writing and reading Parquet.
 const rowGroup = 20_000
 
-// Writer writes one result directory. Session, Record and Beat may be called
+// Writer writes one result directory. Session, Begun, Record and Beat may be called
 // from several goroutines; Finish once, after them.
 type Writer struct {
 	dir string
@@ -73,6 +73,16 @@ func (w *Writer) Dir() string { return w.dir }
 
 // Session notes a planned session.
 func (w *Writer) Session(s *plan.Session) { w.j.in <- entry{Session: s} }
+
+// Begun notes when the first turn of a closed loop's session was due. It stands
+// on the send path and never waits: where the disk is far behind, the note is
+// left out.
+func (w *Writer) Begun(session int64, at time.Duration) {
+	select {
+	case w.j.in <- entry{Begun: &begun{session, at}}:
+	default:
+	}
+}
 
 // Record notes what happened to a turn. The caller must not change r afterwards.
 func (w *Writer) Record(r *record.Record) { w.j.in <- entry{Record: pack(r)} }
@@ -312,6 +322,10 @@ func (r *Result) journalRecords(each func(*record.Record) error) error {
 			}
 			sessions[e.Session.Seq] = o
 			order = append(order, e.Session.Seq)
+		case e.Begun != nil:
+			if o := sessions[e.Begun.Session]; o != nil {
+				o.due = e.Begun.At
+			}
 		case e.Beat != nil:
 			until = max(until, *e.Beat)
 		case e.Record != nil:

@@ -215,6 +215,34 @@ func TestCutShortInStrictReplay(t *testing.T) {
 	}
 }
 
+// A closed loop's plan has no times: what was in flight is what had begun.
+func TestCutShortInClosedLoop(t *testing.T) {
+	w, dir := create(t)
+	for seq := range int64(3) {
+		s := session(seq, 1)
+		s.Scheduled = plan.Unset
+		w.Session(s)
+	}
+	w.Begun(0, 0)
+	w.Begun(1, time.Second)
+	s := session(0, 1)
+	s.Scheduled = 0
+	w.Record(finished(s, 0))
+	w.Beat(4 * time.Second)
+	if err := w.j.close(); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := readAll(t, dir)
+	for i, want := range []record.Outcome{record.OK, record.Unfinished, record.NotDue} {
+		if got[i].Outcome != want {
+			t.Errorf("session %d is %v, want %v", i, got[i].Outcome, want)
+		}
+	}
+	if got[1].Scheduled != time.Second || got[1].Done != 4*time.Second {
+		t.Errorf("due at %v, given up at %v", got[1].Scheduled, got[1].Done)
+	}
+}
+
 func TestCreateRefusesAResult(t *testing.T) {
 	w, dir := create(t)
 	if err := w.Finish(); err != nil {
