@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,26 +19,33 @@ import (
 )
 
 type simCmd struct {
-	Addr       string        `help:"Where to listen." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
-	Replicas   int           `help:"How many engines stand behind the router." default:"1"`
-	Profile    string        `help:"The GPU and model to behave like; list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
-	Model      string        `help:"The served model's name." default:"sim"`
-	Router     string        `help:"How requests are spread over the replicas: round-robin or least-loaded." enum:"round-robin,least-loaded" default:"round-robin"`
-	MaxSeqs    int           `help:"Requests in one batch; 0: the profile's." placeholder:"N"`
-	MaxTokens  int           `name:"max-batched-tokens" help:"Tokens in one step; 0: the profile's." placeholder:"N"`
-	Blocks     int           `help:"KV blocks of 16 tokens; 0: the profile's." placeholder:"N"`
-	NoPrefix   bool          `name:"no-prefix-cache" help:"Switch prefix caching off."`
-	MaxQueue   int           `help:"Waiting requests per replica before 429; 0: queue without bound." placeholder:"N"`
-	RetryAfter time.Duration `help:"Sent with a 429; 0: not sent." placeholder:"5s"`
-	Jitter     float64       `help:"Coefficient of variation of step times." default:"0.03"`
-	Seed       uint64        `help:"Draws jitter and answers." default:"1"`
-	Paced      bool          `help:"No engine: send every token at an exact time and stamp it. The reference that clients are measured against."`
-	TTFT       time.Duration `name:"ttft" help:"With --paced: from the request to the first token." default:"100ms"`
-	Gap        time.Duration `help:"With --paced: from token to token." default:"20ms"`
+	Addr          string        `help:"Where to listen." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
+	Replicas      int           `help:"How many engines stand behind the router." default:"1"`
+	ReplicaAddrs  bool          `help:"Give each replica an address of its own as well, on the ports after the router's."`
+	Profile       string        `help:"The GPU and model to behave like; list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
+	Model         string        `help:"The served model's name." default:"sim"`
+	Router        string        `help:"How requests are spread over the replicas: round-robin, least-loaded, prefix-aware or session-pinned." enum:"round-robin,least-loaded,prefix-aware,session-pinned" default:"round-robin"`
+	SessionHeader string        `help:"The header that session-pinned goes by; without it, the first user message." default:"X-Session-Id" placeholder:"NAME"`
+	MaxSeqs       int           `help:"Requests in one batch; 0: the profile's." placeholder:"N"`
+	MaxTokens     int           `name:"max-batched-tokens" help:"Tokens in one step; 0: the profile's." placeholder:"N"`
+	Blocks        int           `help:"KV blocks of 16 tokens; 0: the profile's." placeholder:"N"`
+	NoPrefix      bool          `name:"no-prefix-cache" help:"Switch prefix caching off."`
+	MaxQueue      int           `help:"Waiting requests per replica before one is turned away; 0: queue without bound." placeholder:"N"`
+	Overload      string        `help:"How one is turned away: 429, or in-band-503 (SGLang: an error inside a 200)." enum:"429,in-band-503" default:"429"`
+	RetryAfter    time.Duration `help:"Sent with a 429; 0: not sent." placeholder:"5s"`
+	Fault         []string      `help:"Something to go wrong, as in freeze,at=30s,for=5s or slow,replica=1,factor=3. Kinds: freeze, slow, drop, error, restart, stall; keys: at, for, replica, factor, share, after, delay. Repeatable." sep:"none" placeholder:"KIND[,KEY=VALUE...]"`
+	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llamacpp." enum:"vllm,sglang,llamacpp" default:"vllm"`
+	Quirk         []string      `help:"A flaw of past versions: recount (prefix lookups counted at every retry), pid-labels (copies of a gauge), silent-reset (a refused reset looks done). Repeatable." enum:"recount,pid-labels,silent-reset" placeholder:"NAME"`
+	Truth         string        `help:"Write the true times of every request to this file, as JSON lines." placeholder:"FILE"`
+	Jitter        float64       `help:"Coefficient of variation of step times." default:"0.03"`
+	Seed          uint64        `help:"Draws jitter, answers and faults." default:"1"`
+	Paced         bool          `help:"No engine: send every token at an exact time and stamp it. The reference that clients are measured against."`
+	TTFT          time.Duration `name:"ttft" help:"With --paced: from the request to the first token." default:"100ms"`
+	Gap           time.Duration `help:"With --paced: from token to token." default:"20ms"`
 }
 
 func (simCmd) Help() string {
-	return "Examples:\n\n  trueload sim --replicas 4\n  trueload sim --profile rtx4090-llama3.1-8b --addr 127.0.0.1:9000\n  trueload sim --paced --ttft 100ms --gap 20ms\n\nThe engine batches continuously: chunked prefill, a paged KV cache with prefix\nreuse, preemption, and step times from a profile. It is an OpenAI-compatible\nserver with vLLM's stream and metric names."
+	return "Examples:\n\n  trueload sim --replicas 4 --replica-addrs --router prefix-aware\n  trueload sim --profile rtx4090-llama3.1-8b --addr 127.0.0.1:9000\n  trueload sim --fault freeze,at=30s,for=5s --fault error,share=0.01\n  trueload sim --paced --ttft 100ms --gap 20ms\n\nThe engine batches continuously: chunked prefill, a paged KV cache with prefix\nreuse, preemption, and step times from a profile. It is an OpenAI-compatible\nserver with vLLM's stream and metric names. While it runs, faults are ordered at\n/sim/faults."
 }
 
 func (cmd simCmd) Run(c *console) error {
@@ -58,24 +67,92 @@ func (cmd simCmd) Run(c *console) error {
 	if cmd.Paced {
 		return cmd.paced(ctx, c, ln)
 	}
-	srv, err := cmd.server()
+	lns := []net.Listener{ln}
+	shut := func() {
+		for _, ln := range lns {
+			ln.Close()
+		}
+	}
+	if cmd.ReplicaAddrs {
+		for i := range cmd.Replicas {
+			ln, err := listenAfter(ln.Addr(), cmd.Addr, i+1)
+			if err != nil {
+				shut()
+				return fmt.Errorf("replica %d: %w (another --addr?)", i, err)
+			}
+			lns = append(lns, ln)
+		}
+	}
+	o, err := cmd.options()
 	if err != nil {
-		ln.Close()
+		shut()
+		return err
+	}
+	var truth *httpapi.TruthLog
+	if cmd.Truth != "" {
+		f, err := os.Create(cmd.Truth)
+		if err != nil {
+			shut()
+			return fmt.Errorf("--truth: %w", err)
+		}
+		defer f.Close()
+		truth = httpapi.NewTruthLog(f)
+		o.Truth = truth.Add
+	}
+	srv, err := httpapi.New(o)
+	if err != nil {
+		shut()
 		return err
 	}
 	p := srv.Options().Engine.Profile
-	if p.Name == "" {
-		p = sim.DefaultProfile()
-	}
 	fmt.Fprintf(c.err, "simulated engine %s (%s), %s, at http://%s (Ctrl-C ends it)\n", p.Name, p.Basis, plural(cmd.Replicas, "replica"), ln.Addr())
-	return serve(ctx, srv, ln)
+	for i, ln := range lns[1:] {
+		fmt.Fprintf(c.err, "replica %d alone at http://%s\n", i, ln.Addr())
+	}
+	err = serve(ctx, srv, lns...)
+	if truth != nil {
+		err = errors.Join(err, truth.Close())
+	}
+	return err
 }
 
-// serve answers on ln until ctx ends.
-func serve(ctx context.Context, srv *httpapi.Server, ln net.Listener) error {
+// listenAfter listens n ports after the router's, which was asked for as addr;
+// on any free one, where the router's was left to the system.
+func listenAfter(router net.Addr, addr string, n int) (net.Listener, error) {
+	host, asked, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port := 0
+	if tcp, ok := router.(*net.TCPAddr); ok && asked != "0" {
+		port = tcp.Port + n
+	}
+	return net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+}
+
+// serve answers as the router on the first listener, and as one replica on each
+// of the others, until ctx ends or one of them fails.
+func serve(ctx context.Context, srv *httpapi.Server, lns ...net.Listener) error {
 	ended := context.AfterFunc(ctx, func() { srv.Close() })
 	defer ended()
-	return srv.Serve(ln)
+	errs := make(chan error, len(lns))
+	for i, ln := range lns {
+		go func() {
+			if i == 0 {
+				errs <- srv.Serve(ln)
+			} else {
+				errs <- srv.ServeReplica(i-1, ln)
+			}
+		}()
+	}
+	var err error
+	for range lns {
+		if e := <-errs; e != nil {
+			err = errors.Join(err, e)
+			srv.Close()
+		}
+	}
+	return errors.Join(err, srv.Close())
 }
 
 // What every simulated model is like, served or only computed: its chat template
@@ -86,22 +163,48 @@ const (
 )
 
 func (cmd simCmd) server() (*httpapi.Server, error) {
-	profile, err := sim.ProfileByName(cmd.Profile)
+	o, err := cmd.options()
 	if err != nil {
 		return nil, err
 	}
-	router := httpapi.RoundRobin
-	if cmd.Router == "least-loaded" {
-		router = httpapi.LeastLoaded
+	return httpapi.New(o)
+}
+
+var (
+	routers = map[string]httpapi.Router{
+		"": httpapi.RoundRobin, "round-robin": httpapi.RoundRobin, "least-loaded": httpapi.LeastLoaded,
+		"prefix-aware": httpapi.PrefixAware, "session-pinned": httpapi.SessionPinned,
 	}
-	return httpapi.New(httpapi.Options{
+	overloads = map[string]httpapi.Overload{"429": httpapi.Reject429, "in-band-503": httpapi.InBand503}
+	dialects  = map[string]httpapi.Dialect{"vllm": httpapi.VLLM, "sglang": httpapi.SGLang, "llamacpp": httpapi.LlamaCPP}
+)
+
+func (cmd simCmd) options() (httpapi.Options, error) {
+	profile, err := sim.ProfileByName(cmd.Profile)
+	if err != nil {
+		return httpapi.Options{}, err
+	}
+	o := httpapi.Options{
 		Engine: sim.Config{
 			Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,
-			NoPrefixCache: cmd.NoPrefix, Jitter: cmd.Jitter,
+			NoPrefixCache: cmd.NoPrefix, RecountBlocked: slices.Contains(cmd.Quirk, "recount"), Jitter: cmd.Jitter,
 		},
-		Replicas: cmd.Replicas, Router: router, MaxQueue: cmd.MaxQueue, RetryAfter: cmd.RetryAfter,
+		Replicas: cmd.Replicas, Router: routers[cmd.Router], SessionHeader: cmd.SessionHeader,
+		MaxQueue: cmd.MaxQueue, Overload: overloads[cmd.Overload], RetryAfter: cmd.RetryAfter,
+		Metrics: dialects[cmd.Metrics], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),
 		Model: cmd.Model, TemplateTokens: simTemplate, Seed: cmd.Seed,
-	})
+	}
+	if slices.Contains(cmd.Quirk, "pid-labels") {
+		o.APIServers = 2
+	}
+	for _, s := range cmd.Fault {
+		f, err := httpapi.ParseFault(s)
+		if err != nil {
+			return o, fmt.Errorf("--fault: %w", err)
+		}
+		o.Faults = append(o.Faults, f)
+	}
+	return o, nil
 }
 
 func (cmd simCmd) paced(ctx context.Context, c *console, ln net.Listener) error {

@@ -281,6 +281,11 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, only *replica,
 		apiErr.write(w)
 		return
 	}
+	if !s.enter() {
+		(&apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "", "the server is shutting down"}).write(w)
+		return
+	}
+	defer s.underway.Done()
 	rep := only
 	if rep == nil {
 		if rep = s.pick(r, &b, &q); rep == nil {

@@ -323,7 +323,6 @@ func TestTruthLog(t *testing.T) {
 		go c.outcome(chat(13, 300, ""))
 		time.Sleep(100 * time.Millisecond)
 		s.Close()
-		synctest.Wait()
 		if err := log.Close(); err != nil {
 			t.Error(err)
 		}
@@ -371,6 +370,9 @@ func TestTruthLog(t *testing.T) {
 		}
 		if err := log.Close(); err != nil {
 			t.Error("a second Close:", err)
+		}
+		for range 10000 {
+			log.Add(Truth{}) // does not block
 		}
 		full := errors.New("disk full")
 		log = NewTruthLog(&slowWriter{fail: full})

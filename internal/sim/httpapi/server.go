@@ -114,9 +114,10 @@ type Server struct {
 	stop     chan struct{}
 	stopOnce sync.Once
 
-	mu      sync.Mutex
-	servers []*http.Server
-	closed  bool
+	mu       sync.Mutex
+	servers  []*http.Server
+	closed   bool
+	underway sync.WaitGroup // accepted requests; none is added once closed
 }
 
 // New starts the replicas. Close ends them.
@@ -211,8 +212,18 @@ func (s *Server) halt() []*http.Server {
 	return s.servers
 }
 
+// enter counts a request in, unless the server is closed.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.underway.Add(1)
+	}
+	return !s.closed
+}
+
 // Close stops the replicas, cuts the answers under way and closes the
-// listeners.
+// listeners. With Options.Truth, it returns after the last call of that.
 func (s *Server) Close() error {
 	servers := s.halt()
 	s.stopOnce.Do(func() { close(s.stop) })
@@ -222,6 +233,9 @@ func (s *Server) Close() error {
 	var err error
 	for _, hs := range servers {
 		err = errors.Join(err, hs.Close())
+	}
+	if s.opt.Truth != nil {
+		s.underway.Wait()
 	}
 	return err
 }

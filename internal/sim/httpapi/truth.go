@@ -13,26 +13,32 @@ import (
 // truths wait; where the writer is slower than that, answers wait for it, for
 // nothing is left out.
 type TruthLog struct {
-	lines chan Truth
-	ended chan struct{}
-	once  sync.Once
-	err   error
+	lines   chan Truth
+	closing chan struct{}
+	ended   chan struct{}
+	once    sync.Once
+	err     error
 }
 
 // NewTruthLog writes to w until Close.
 func NewTruthLog(w io.Writer) *TruthLog {
-	l := &TruthLog{lines: make(chan Truth, 4096), ended: make(chan struct{})}
+	l := &TruthLog{lines: make(chan Truth, 4096), closing: make(chan struct{}), ended: make(chan struct{})}
 	go l.run(w)
 	return l
 }
 
-// Add must not be called after Close.
-func (l *TruthLog) Add(t Truth) { l.lines <- t }
+// Add logs t. What comes after Close is lost.
+func (l *TruthLog) Add(t Truth) {
+	select {
+	case l.lines <- t:
+	case <-l.ended:
+	}
+}
 
 // Close writes what waits and returns the first error of writing; what came
 // after it is lost.
 func (l *TruthLog) Close() error {
-	l.once.Do(func() { close(l.lines) })
+	l.once.Do(func() { close(l.closing) })
 	<-l.ended
 	return l.err
 }
@@ -50,14 +56,20 @@ func (l *TruthLog) run(w io.Writer) {
 	}
 	for {
 		select {
-		case t, ok := <-l.lines:
-			if !ok {
-				keep(b.Flush())
-				return
-			}
+		case t := <-l.lines:
 			keep(enc.Encode(&t))
 		case <-tick.C:
 			keep(b.Flush())
+		case <-l.closing:
+			for {
+				select {
+				case t := <-l.lines:
+					keep(enc.Encode(&t))
+				default:
+					keep(b.Flush())
+					return
+				}
+			}
 		}
 	}
 }
