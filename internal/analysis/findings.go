@@ -3,6 +3,7 @@ package analysis
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/trueload/trueload/internal/record"
 )
@@ -179,8 +180,15 @@ func capReached(e *evidence) []Finding {
 	if shed == 0 && waited == 0 {
 		return nil
 	}
+	var held []string
+	if shed > 0 {
+		held = append(held, fmt.Sprintf("%d requests were shed", shed))
+	}
+	if waited > 0 {
+		held = append(held, fmt.Sprintf("%d waited, up to %s, which is part of their latency", waited, seconds(longest)))
+	}
 	return find("cap-reached", Warning, "raise load.max_in_flight, unless the cap is part of what is tested",
-		"the in-flight cap held back the load: %d requests were shed and %d waited, up to %s; the wait is part of their latency", shed, waited, seconds(longest))
+		"the in-flight cap held back the load: %s", strings.Join(held, ", and "))
 }
 
 func sessionsApart(e *evidence) []Finding {

@@ -36,11 +36,14 @@ func (t session) complete() bool {
 }
 
 // standing is a session's own: missed where a turn missed or was skipped, met
-// where every turn was good, else pending.
-func (t session) standing() standing {
+// where every turn was good, else pending. A turn that the end of the run cut
+// off outside the window says nothing of the server.
+func (s *Summarizer) standing(t session) standing {
 	all := met
 	for i := range t {
 		switch r := &t[i]; {
+		case r.outcome == record.Unfinished && !s.inWindow(r):
+			all = pending
 		case r.standing == missed || r.outcome == record.Skipped:
 			return missed
 		case r.standing != met:
@@ -70,7 +73,7 @@ func (s *Summarizer) attempts(v *view, lat *Latency) Attempts {
 		if ses.complete() {
 			a.Sessions.Complete++
 		}
-		switch ses.standing() {
+		switch s.standing(ses) {
 		case met:
 			a.Sessions.AllGood++
 			t.add(v.batch(first), false)

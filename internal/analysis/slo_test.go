@@ -283,3 +283,62 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// The end of the run cuts off what is in flight in the tail: that is no miss of
+// the session it belongs to. In the window it is one.
+func TestASessionCutInTheTailIsNoMiss(t *testing.T) {
+	opt := Options{Phases: append(window(10*time.Second), tail(10*time.Second, 20*time.Second))}
+	two := func(seq int64, second time.Duration) []*record.Record {
+		a, b := reply(seq, time.Second, 100*ms), turn(seq, second, record.Unfinished)
+		a.LastTurn, b.LastTurn, b.ID.Turn, b.Done = false, true, 1, 20*time.Second
+		return []*record.Record{a, b}
+	}
+	ses := summarize(t, opt, append(two(0, 12*time.Second), two(1, 5*time.Second)...)...).Attempts.Sessions
+	if ses.Planned != 2 || ses.AllGood != 0 || ses.Attainment.N != 1 {
+		t.Errorf("%+v: want one session judged of two", ses)
+	}
+	is(t, "session attainment", ses.Attainment.Value, 0)
+}
+
+// A user who hangs up as planned before a limit has passed is no miss of it; one
+// who waited past it is.
+func TestHangUpsAndTheShareThatMetAnObjective(t *testing.T) {
+	hung := func(seq int64, after time.Duration) *record.Record {
+		r := turn(seq, 0, record.Cancelled)
+		r.HangUpPlanned, r.HangUpAfter, r.Done = true, after, after
+		return r
+	}
+	opt := Options{Phases: window(10 * time.Second), SLO: SLO{Objectives: []Objective{{Figure: "ttft", Limit: time.Second}, {Figure: "ttft", Quantile: 500, Limit: time.Second}}}}
+	sum := summarize(t, opt, reply(0, 0, 100*ms), hung(1, 500*ms), hung(2, 2*time.Second))
+	each, run := sum.SLO.Objectives[0], sum.SLO.Objectives[1]
+	if each.Met.N != 2 {
+		t.Errorf("judged on %d requests, want 2: %+v", each.Met.N, each)
+	}
+	is(t, "met", each.Met.Value, 0.5)
+	// The run's quantile is over all offered: who did not come back is longest.
+	if run.Met.N != 3 || run.Observed == nil || !run.Observed.Censored {
+		t.Errorf("%+v", run)
+	}
+}
+
+// One straggler among few is no verdict on the instrument; two are.
+func TestLatenessOfFew(t *testing.T) {
+	few := func(late ...time.Duration) *Summary {
+		var recs []*record.Record
+		for i := range 30 {
+			r := reply(int64(i), time.Duration(i)*100*ms, 100*ms)
+			r.Released = r.Scheduled
+			if i < len(late) {
+				r.Released += late[i]
+			}
+			recs = append(recs, r)
+		}
+		return summarize(t, Options{Phases: window(10 * time.Second)}, recs...)
+	}
+	if s := few(5 * ms); !s.Verdict.Valid {
+		t.Errorf("one of thirty was late: %v", s.Verdict.InvalidReasons)
+	}
+	if s := few(5*ms, 5*ms); s.Verdict.Valid {
+		t.Error("two of thirty were late, and the run is valid")
+	}
+}

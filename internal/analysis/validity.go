@@ -63,8 +63,11 @@ func (s *Summarizer) verdict(v *view, sum *Summary) Verdict {
 	if m := sum.Latency.Gap.All.P50.Value; m != nil {
 		out.Limits.StampWidthP99 = max(out.Limits.StampWidthP99, l.StampWidthShare**m)
 	}
+	// The p99 of fewer than a hundred is their maximum: one straggler is no verdict.
 	if late := sum.Generator.LatenessP99; late != nil && *late > out.Limits.LatenessP99 {
-		no("requests were released late: p99 %s, limit %s", seconds(*late), seconds(out.Limits.LatenessP99))
+		if n := v.beyond(&lateness, out.Limits.LatenessP99); n > 1 {
+			no("requests were released late: p99 %s, limit %s; %d of %d were later", seconds(*late), seconds(out.Limits.LatenessP99), n, sum.Latency.Lateness.All.N)
+		}
 	}
 	if w := sum.Generator.StampWidthP99; w != nil && *w > out.Limits.StampWidthP99 {
 		no("arrival times are known too coarsely: stamp interval p99 %s, limit %s", seconds(*w), seconds(out.Limits.StampWidthP99))
@@ -107,6 +110,16 @@ func (s *Summarizer) verdict(v *view, sum *Summary) Verdict {
 func worse(a, b Judgment) Judgment {
 	order := []Judgment{NoVerdict, Pass, Inconclusive, Fail}
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
+}
+
+// beyond counts the turns whose figure lies above a limit in seconds.
+func (v *view) beyond(f *figure, limit float64) (n int) {
+	for _, r := range v.rows {
+		if d, has := f.value(r); has == exists && d.Seconds() > limit {
+			n++
+		}
+	}
+	return n
 }
 
 // generator fills in what the records say of the instrument.

@@ -447,6 +447,11 @@ func (v *view) objective(class string, o Objective) ObjectiveResult {
 		case exists:
 			t.add(v.batch(r), d > o.Limit)
 		case gone:
+			// A user who hung up as planned before the limit had passed tells nothing
+			// of this request's objective; the run's quantile counts all the same.
+			if o.Quantile == 0 && r.outcome == record.Cancelled && r.bound(v.s.end) <= o.Limit {
+				continue
+			}
 			t.add(v.batch(r), true)
 		}
 	}
