@@ -17,6 +17,8 @@ var page string
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"quantile": quantile, "seconds": seconds, "secondsOr": secondsOr, "number": number, "percent": percent, "count": count,
 	"n":        func(n int64) string { return unit.Number(float64(n)) },
+	"offered":  func(c analysis.Counts) string { return unit.Number(float64(offered(c))) },
+	"judged":   func(r analysis.SLOResult) string { return judgedTurns(&r) },
 	"outcomes": func(c analysis.Counts) string { return outcomes(&c) },
 	"ends":     func(low, high *float64) string { return interval(low, high, unit.Percent) },
 	"upper": func(j analysis.Judgment) string {
@@ -60,9 +62,9 @@ func HTML(w io.Writer, s *analysis.Summary) error {
 		}
 	}
 	return pageTemplate.Execute(w, map[string]any{
-		"S": s, "Offered": s.Counts.Planned - s.Counts.Skipped - s.Counts.NotDue,
+		"S":   s,
 		"All": rows(waits(&s.Latency), false), "OK": rows(waits(&s.Latency), true), "Delays": rows(delays(&s.Latency), false),
-		"AllOK":  s.Counts.OK == s.Counts.Planned-s.Counts.Skipped-s.Counts.NotDue,
+		"AllOK":  s.Counts.OK == offered(s.Counts),
 		"Charts": charts, "Slices": slices,
 	})
 }
@@ -137,7 +139,7 @@ func ttftChart(s *analysis.Summary) *chart {
 
 func rateChart(s *analysis.Summary) *chart {
 	c := overTime(s, "turns per second", "", plainTick)
-	c.lines = []line{second(s, "offered", s.Series.Offered), second(s, "completed", s.Series.Completed), second(s, "failed", s.Series.Failed)}
+	c.lines = []line{second(s, "offered", s.Series.Offered), second(s, "dispatched", s.Series.Dispatched), second(s, "completed", s.Series.Completed), second(s, "failed", s.Series.Failed)}
 	return c
 }
 

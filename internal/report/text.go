@@ -105,10 +105,9 @@ func (t *text) verdict(s *analysis.Summary) {
 		t.line("  - %s", r)
 	}
 	c := &s.Counts
-	offered := c.Planned - c.Skipped - c.NotDue
 	a := s.SLO.Attainment
 	if a.Value != nil {
-		line := fmt.Sprintf("attainment %s%s of %s offered turns", percent(a.Value), interval(a.Low, a.High, unit.Percent), unit.Number(float64(offered)))
+		line := fmt.Sprintf("attainment %s%s of %s", percent(a.Value), interval(a.Low, a.High, unit.Percent), judgedTurns(&s.SLO))
 		if s.SLO.Target != nil {
 			line += fmt.Sprintf(", asked %s", unit.Percent(*s.SLO.Target))
 		}
@@ -118,7 +117,7 @@ func (t *text) verdict(s *analysis.Summary) {
 		}
 	}
 	if s.SLO.GoodputRequests != nil {
-		t.line("goodput    %s, %s", unit.PerSecond(*s.SLO.GoodputRequests, "req"), perSecond(s.SLO.GoodputOutputTokens, "output tok"))
+		t.line("goodput    %s, %s (of the turns due in the window)", unit.PerSecond(*s.SLO.GoodputRequests, "req"), perSecond(s.SLO.GoodputOutputTokens, "output tok"))
 	}
 	for _, o := range s.SLO.Objectives {
 		name := o.Figure
@@ -138,6 +137,21 @@ func (t *text) verdict(s *analysis.Summary) {
 	}
 	t.line("%s", outcomes(c))
 }
+
+// judgedTurns says what attainment is a share of, and what was left out of it.
+func judgedTurns(s *analysis.SLOResult) string {
+	out := unit.Number(float64(s.Attainment.N)) + " offered turns"
+	if s.CensoredHangUps > 0 {
+		out += fmt.Sprintf(" (%s hang-ups apart)", unit.Number(float64(s.CensoredHangUps)))
+	}
+	if s.Unjudged > 0 {
+		out += fmt.Sprintf(" (%s unjudged apart)", unit.Number(float64(s.Unjudged)))
+	}
+	return out
+}
+
+// offered is how many turns users would have asked.
+func offered(c analysis.Counts) int64 { return c.Planned - c.Skipped - c.NotDue }
 
 // outcomes writes every outcome that occurred, so that the parts are seen to
 // sum to the whole.
@@ -186,11 +200,11 @@ func (t *text) latency(s *analysis.Summary) {
 			phases = append(phases, p.Name)
 		}
 	}
-	t.head(fmt.Sprintf("latency, from when each turn was due, over all offered (window %s to %s: %s; 95 %% intervals)",
-		seconds(w.Start), seconds(w.End), strings.Join(phases, ", ")))
+	t.head(fmt.Sprintf("latency, from when each turn was due, over all offered (%s from %s on: %s; 95 %% intervals)",
+		seconds(w.Measured), seconds(w.Start), strings.Join(phases, ", ")))
 	head := []string{"", "n", "p50", "p90", "p99", "max"}
 	t.table(append([][]string{head}, figures(waits(&s.Latency), func(f *analysis.Figure) *analysis.Distribution { return &f.All })...))
-	if s.Counts.OK != s.Counts.Planned-s.Counts.Skipped-s.Counts.NotDue && s.Counts.OK > 0 {
+	if s.Counts.OK != offered(s.Counts) && s.Counts.OK > 0 {
 		t.head("the same over the ok ones alone")
 		t.table(append([][]string{head}, figures([]latencyRow{
 			{"TTFT", &s.Latency.TTFT}, {"TPOT", &s.Latency.TPOT}, {"E2E", &s.Latency.E2E},
@@ -240,8 +254,8 @@ func (t *text) load(s *analysis.Summary) {
 		t.line("reconnects %d, retries %d", a.Reconnects, a.Retries)
 	}
 	if ss := s.Attempts.Sessions; ss.Planned > 0 && ss.Planned != s.Counts.Planned {
-		t.line("sessions %d planned, %d complete, %d all good: %s%s", ss.Planned, ss.Complete, ss.AllGood,
-			percent(ss.Attainment.Value), interval(ss.Attainment.Low, ss.Attainment.High, unit.Percent))
+		t.line("sessions %d planned, %d complete, %d all good: %s%s of %d that could be judged", ss.Planned, ss.Complete, ss.AllGood,
+			percent(ss.Attainment.Value), interval(ss.Attainment.Low, ss.Attainment.High, unit.Percent), ss.Attainment.N)
 	}
 }
 
@@ -298,7 +312,7 @@ func (t *text) slices(s *analysis.Summary) {
 			continue
 		}
 		rows = append(rows, []string{
-			sl.By + " " + sl.Value, fmt.Sprint(sl.Counts.Planned - sl.Counts.Skipped - sl.Counts.NotDue),
+			sl.By + " " + sl.Value, fmt.Sprint(offered(sl.Counts)),
 			percent(sl.SLO.Attainment.Value), quantile(sl.Latency.TTFT.All.P50), quantile(sl.Latency.TTFT.All.P99),
 			quantile(sl.Latency.TPOT.All.P50), quantile(sl.Latency.E2E.All.P50),
 		})
