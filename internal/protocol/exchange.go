@@ -21,7 +21,7 @@ const (
 	// the body is read, within these bounds, so that the connection can serve
 	// again.
 	drainBytes = 64 << 10
-	drainTime  = time.Second
+	drainTime  = 20 * time.Millisecond
 )
 
 // errSettled stops an exchange that has nothing more to say.

@@ -165,26 +165,45 @@ func (j *journal) close() error {
 }
 
 // readJournal calls each for every whole entry. A torn end, which is what
-// kill -9 leaves, is not an error; torn tells of it.
-func readJournal(path string, each func(entry) error) (torn bool, err error) {
+// kill -9 leaves, is not an error; lost says how many bytes could not be read.
+func readJournal(path string, each func(entry) error) (lost int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer f.Close()
-	dec := gob.NewDecoder(bufio.NewReaderSize(f, 1<<18))
+	size := int64(0)
+	if info, err := f.Stat(); err == nil {
+		size = info.Size()
+	}
+	count := &counter{r: f}
+	buf := bufio.NewReaderSize(count, 1<<18)
+	dec := gob.NewDecoder(buf)
 	for {
+		whole := count.n - int64(buf.Buffered())
 		var e entry
 		switch err := dec.Decode(&e); {
 		case errors.Is(err, io.EOF):
-			return false, nil
+			return 0, nil
 		case err != nil:
 			// gob cannot find the next entry after a broken one, so this is the end
 			// either way.
-			return true, nil
+			return size - whole, nil
 		}
 		if err := each(e); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
+}
+
+// counter counts the bytes read through it.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
 }

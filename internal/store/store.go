@@ -89,7 +89,14 @@ func (w *Writer) Record(r *record.Record) { w.j.in <- entry{Record: pack(r)} }
 
 // Beat notes that the run has got as far as t: a turn due before t without a
 // record was still in flight.
-func (w *Writer) Beat(t time.Duration) { w.j.in <- entry{Beat: &t} }
+//
+// It never waits: where the disk is behind, a beat is left out.
+func (w *Writer) Beat(t time.Duration) {
+	select {
+	case w.j.in <- entry{Beat: &t}:
+	default:
+	}
+}
 
 // Err is the first error of writing the journal, or nil. The load should stop
 // when it appears: what follows can no longer be kept.
@@ -119,7 +126,7 @@ func (w *Writer) convert() (err error) {
 	}
 	defer records.abandon()
 	var rows []planRow
-	torn, err := readJournal(filepath.Join(w.dir, JournalName), func(e entry) error {
+	lost, err := readJournal(filepath.Join(w.dir, JournalName), func(e entry) error {
 		if e.Session != nil {
 			rows = sessionRows(e.Session, rows[:0])
 			if err := plans.write(rows...); err != nil {
@@ -135,7 +142,7 @@ func (w *Writer) convert() (err error) {
 		}
 		return nil
 	})
-	if torn {
+	if lost > 0 {
 		err = errors.New("the journal does not read back to its end")
 	}
 	if err != nil {
@@ -228,6 +235,9 @@ type Result struct {
 	// CutShort is set where the run did not end by itself: records come from the
 	// journal, and the turns that were in flight are told as unfinished.
 	CutShort bool
+	// Lost is how many bytes of the journal could not be read: its torn end, or
+	// all that follows a damaged place. Known after Records.
+	Lost int64
 }
 
 // Open opens a result directory.
@@ -271,7 +281,7 @@ func (r *Result) ReadJSON(name string, v any) error {
 // Records calls each with every record. Where the run was cut short, planned
 // turns without a record follow, as unfinished (due before the last beat) or
 // not due.
-func (r *Result) Records(each func(*record.Record) error) error {
+func (r *Result) Records(each func(*record.Record) error) (err error) {
 	if r.CutShort {
 		return r.journalRecords(each)
 	}
@@ -280,7 +290,21 @@ func (r *Result) Records(each func(*record.Record) error) error {
 		return err
 	}
 	defer f.Close()
-	rd := parquet.NewGenericReader[recordRow](f)
+	// The library panics on some damaged files.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s is damaged: %v", filepath.Join(r.dir, RecordsName), p)
+		}
+	}()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	file, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		return fmt.Errorf("%s is damaged: %w", filepath.Join(r.dir, RecordsName), err)
+	}
+	rd := parquet.NewGenericReader[recordRow](file)
 	defer rd.Close()
 	rows := make([]recordRow, 256)
 	for {
@@ -313,7 +337,7 @@ func (r *Result) journalRecords(each func(*record.Record) error) error {
 	sessions := map[int64]*open{}
 	var order []int64
 	var until time.Duration
-	_, err := readJournal(filepath.Join(r.dir, JournalName), func(e entry) error {
+	lost, err := readJournal(filepath.Join(r.dir, JournalName), func(e entry) error {
 		switch {
 		case e.Session != nil:
 			o := &open{s: e.Session, left: map[int32]bool{}, due: e.Session.Scheduled}
@@ -352,6 +376,7 @@ func (r *Result) journalRecords(each func(*record.Record) error) error {
 		}
 		return nil
 	})
+	r.Lost = lost
 	if err != nil {
 		return err
 	}

@@ -346,3 +346,66 @@ func FuzzReadJournal(f *testing.F) {
 		res.Records(func(*record.Record) error { return nil })
 	})
 }
+
+func TestDamageIsAnErrorNotAPanic(t *testing.T) {
+	w, dir := create(t)
+	s := session(0, 2)
+	for range 500 {
+		w.Record(finished(s, 0))
+	}
+	if err := w.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, RecordsName)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noise := make([]byte, 3000)
+	for i := range noise {
+		noise[i] = byte(i * 7)
+	}
+	middle := append([]byte{}, whole...)
+	copy(middle[len(middle)/3:], noise[:min(len(noise), len(middle)/3)])
+	for name, b := range map[string][]byte{"cut": whole[:len(whole)/2], "noise": noise, "empty": nil, "damaged inside": middle} {
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		res, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = res.Records(func(*record.Record) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), RecordsName) {
+			t.Errorf("%s: %v, want an error that names the file", name, err)
+		}
+	}
+}
+
+func TestTheLossOfADamagedJournalIsTold(t *testing.T) {
+	w, dir := create(t)
+	s := session(0, 1)
+	for range 100 {
+		w.Record(finished(s, 0))
+	}
+	if err := w.j.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, res := readAll(t, dir); res.Lost != 0 {
+		t.Errorf("%d bytes lost of a whole journal", res.Lost)
+	}
+	path := filepath.Join(dir, JournalName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		b[len(b)/2+i] = 0xff
+	}
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, res := readAll(t, dir); res.Lost < int64(len(b)/2-500) || res.Lost > int64(len(b)/2+500) {
+		t.Errorf("%d bytes lost, of %d damaged in the middle", res.Lost, len(b))
+	}
+}
