@@ -30,6 +30,14 @@ type simCmd struct {
 	MaxTokens     int           `name:"max-batched-tokens" help:"Tokens in one step; 0: the profile's." placeholder:"N"`
 	Blocks        int           `help:"KV blocks of 16 tokens; 0: the profile's." placeholder:"N"`
 	NoPrefix      bool          `name:"no-prefix-cache" help:"Switch prefix caching off."`
+	Priority      bool          `help:"Serve by the requests' priority instead of first come first served."`
+	Speculate     int           `help:"Draft tokens per step; 0: none." placeholder:"N"`
+	Accept        []float64     `help:"With --speculate: the probability that a draft is accepted, by position; the last stands for all that follow." default:"0.8,0.6,0.4" placeholder:"P,..."`
+	Interval      int           `name:"stream-interval" help:"Tokens that leave together; 0: 1." placeholder:"N"`
+	LoRA          []string      `name:"lora" help:"A LoRA adapter, asked for as a model. Repeatable." placeholder:"NAME"`
+	MaxLoRAs      int           `name:"max-loras" help:"Adapters in one batch; 0: 1." placeholder:"N"`
+	LoRALoad      time.Duration `name:"lora-load" help:"What it costs to bring an adapter to the GPU." placeholder:"1s"`
+	Cold          bool          `help:"Begin cold: the first steps cost what real engines take to capture graphs and load kernels."`
 	MaxQueue      int           `help:"Waiting requests per replica before one is turned away; 0: queue without bound." placeholder:"N"`
 	Overload      string        `help:"How one is turned away: 429, or in-band-503 (SGLang: an error inside a 200)." enum:"429,in-band-503" default:"429"`
 	RetryAfter    time.Duration `help:"Sent with a 429; 0: not sent." placeholder:"5s"`
@@ -162,6 +170,9 @@ const (
 	simJitter   = 0.03
 )
 
+// draftShare is that of an EAGLE head on an 8B model.
+const draftShare = 0.1
+
 func (cmd simCmd) server() (*httpapi.Server, error) {
 	o, err := cmd.options()
 	if err != nil {
@@ -184,11 +195,19 @@ func (cmd simCmd) options() (httpapi.Options, error) {
 	if err != nil {
 		return httpapi.Options{}, err
 	}
+	engine := sim.Config{
+		Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,
+		NoPrefixCache: cmd.NoPrefix, RecountBlocked: slices.Contains(cmd.Quirk, "recount"), Jitter: cmd.Jitter,
+		Priority: cmd.Priority, OutputInterval: cmd.Interval, MaxLoRAs: cmd.MaxLoRAs, LoRALoad: cmd.LoRALoad,
+	}
+	if cmd.Speculate != 0 {
+		engine.Speculation = sim.Speculation{Tokens: cmd.Speculate, Accept: cmd.Accept, Share: draftShare}
+	}
+	if cmd.Cold {
+		engine.Cold = sim.TypicalColdStart()
+	}
 	o := httpapi.Options{
-		Engine: sim.Config{
-			Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,
-			NoPrefixCache: cmd.NoPrefix, RecountBlocked: slices.Contains(cmd.Quirk, "recount"), Jitter: cmd.Jitter,
-		},
+		Engine: engine, Adapters: cmd.LoRA,
 		Replicas: cmd.Replicas, Router: routers[cmd.Router], SessionHeader: cmd.SessionHeader,
 		MaxQueue: cmd.MaxQueue, Overload: overloads[cmd.Overload], RetryAfter: cmd.RetryAfter,
 		Metrics: dialects[cmd.Metrics], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -91,6 +93,7 @@ type body struct {
 	MinTokens           int           `json:"min_tokens"`
 	IgnoreEOS           bool          `json:"ignore_eos"`
 	N                   *int          `json:"n"`
+	Priority            int           `json:"priority"`
 	CacheSalt           *string       `json:"cache_salt"`
 	ReturnTokenIDs      bool          `json:"return_token_ids"`
 }
@@ -176,11 +179,16 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) *apiError {
 // parse turns a body into an engine request.
 func (s *Server) parse(b *body, chat bool) (sim.Request, *apiError) {
 	var q sim.Request
-	if b.Model != "" && b.Model != s.opt.Model {
+	if slices.Contains(s.opt.Adapters, b.Model) {
+		q.Adapter = b.Model
+	} else if b.Model != "" && b.Model != s.opt.Model {
 		return q, &apiError{http.StatusNotFound, "NotFoundError", "model", fmt.Sprintf("The model `%s` does not exist.", b.Model)}
 	}
 	if b.N != nil && *b.N != 1 {
 		return q, badRequest("n", "n is %d: only 1 is supported", *b.N)
+	}
+	if q.Priority = b.Priority; q.Priority != 0 && !s.opt.Engine.Priority {
+		return q, badRequest("priority", "Got priority %d but Priority scheduling is not enabled.", b.Priority)
 	}
 	if b.CacheSalt != nil {
 		if *b.CacheSalt == "" {
@@ -305,7 +313,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, only *replica,
 		return
 	}
 	a := &answer{
-		id: r.Header.Get("X-Request-Id"), model: s.opt.Model, created: time.Now().Unix(), chat: chat,
+		id: r.Header.Get("X-Request-Id"), model: cmp.Or(q.Adapter, s.opt.Model), created: time.Now().Unix(), chat: chat,
 		ids: b.ReturnTokenIDs, continuous: b.StreamOptions.IncludeUsage && b.StreamOptions.ContinuousUsageStats,
 		cachedShown: !s.opt.HideCachedTokens, prompt: q.Prompt,
 	}
@@ -521,14 +529,20 @@ func (x *exchange) finishTruth(start time.Time) {
 }
 
 func (s *Server) models(w http.ResponseWriter) {
-	writeJSON(w, http.StatusOK, map[string]any{
-		"object": "list",
-		"data": []map[string]any{{
+	model := func(id string, parent any) map[string]any {
+		return map[string]any{
 			// vllm, since clients tell by this how requests must look.
-			"id": s.opt.Model, "object": "model", "created": s.start.Unix(), "owned_by": "vllm",
-			"root": s.opt.Model, "parent": nil, "max_model_len": s.modelLen(), "permission": []any{},
-		}},
-	})
+			"id": id, "object": "model", "created": s.start.Unix(), "owned_by": "vllm",
+			"root": id, "parent": parent, "max_model_len": s.modelLen(), "permission": []any{},
+		}
+	}
+	data := []map[string]any{model(s.opt.Model, nil)}
+	for _, a := range s.opt.Adapters {
+		m := model(a, s.opt.Model)
+		m["max_model_len"] = nil // as vLLM
+		data = append(data, m)
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": data})
 }
 
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {

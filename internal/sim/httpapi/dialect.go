@@ -57,7 +57,11 @@ func (n *sglangNumbers) step(st *sim.Step) {
 	}
 	n.pending[0] += int64(st.Batch.PrefillTokens)
 	n.pending[1] += cached
-	n.pending[2] += int64(st.Batch.Decodes)
+	for i := range st.Emitted {
+		if st.Emitted[i].Index > 0 {
+			n.pending[2]++
+		}
+	}
 	r := &n.report
 	switch {
 	case st.Batch.Prefills > 0:

@@ -30,6 +30,7 @@ type numbers struct {
 	failed   int64         // of the aborted ones, by an error
 	late     time.Duration // the largest lateness of a step's tokens
 	h        [histograms]histogram
+	lora     []loraInfo
 	sglang   sglangNumbers
 	llamacpp llamacppNumbers
 }
@@ -109,6 +110,7 @@ func (m *metrics) snapshot() numbers {
 	for k, h := range n.h {
 		n.h[k].counts = slices.Clone(h.counts)
 	}
+	n.lora = slices.Clone(n.lora)
 	return n
 }
 
@@ -144,7 +146,30 @@ func (m *metrics) publish(e *sim.Engine) {
 	m.mu.Lock()
 	m.running, m.waiting, m.usage, m.counters = e.Running(), e.Waiting(), e.KVUsage(), e.Counters()
 	m.sglang.publish(m.running, m.waiting, m.usage)
+	if running, waiting := e.Adapters(); len(running)+len(waiting)+len(m.lora) > 0 {
+		m.adapters(strings.Join(running, ","), strings.Join(waiting, ","))
+	}
 	m.mu.Unlock()
+}
+
+// loraInfo is a set of labels of vLLM's adapter gauge, with the time it held
+// last, which is its value. Old sets stay on the page.
+type loraInfo struct {
+	running, waiting string
+	at               time.Time
+}
+
+func (m *metrics) adapters(running, waiting string) {
+	const limit = 100
+	i := slices.IndexFunc(m.lora, func(l loraInfo) bool { return l.running == running && l.waiting == waiting })
+	switch {
+	case i >= 0:
+		m.lora[i].at = time.Now()
+		return
+	case len(m.lora) == limit:
+		m.lora = slices.Delete(m.lora, 0, 1)
+	}
+	m.lora = append(m.lora, loraInfo{running, waiting, time.Now()})
 }
 
 // observe counts one step whose tokens left late after their time.
@@ -156,21 +181,24 @@ func (m *metrics) observe(st *sim.Step, late time.Duration) {
 	m.llamacpp.step(st)
 	m.h[hIterationTokens].add(float64(st.Batch.Tokens))
 	end := st.End()
-	for i := range st.Emitted {
-		e := &st.Emitted[i]
-		s := e.Request.Tag.(*stream)
-		if e.Index == 0 {
-			ttft := (end - e.Request.Life.Queued).Seconds()
+	for event := range events(st) {
+		r := event[0].Request
+		s := r.Tag.(*stream)
+		n := len(event)
+		if event[0].Index == 0 {
+			ttft := (end - r.Life.Queued).Seconds()
 			m.h[hTTFT].add(ttft)
 			m.h[hSGLangTTFT].add(ttft)
 		} else {
+			// vLLM observes an event's gap once; SGLang its share of a token, for
+			// each token.
 			gap := (end - s.last).Seconds()
 			m.h[hITL].add(gap)
-			m.h[hSGLangITL].add(gap)
+			m.h[hSGLangITL].addN(gap/float64(n), n)
 		}
 		s.last = end
-		if e.Finish != sim.NotFinished {
-			m.ended(e.Request)
+		if event[n-1].Finish != sim.NotFinished {
+			m.ended(r)
 		}
 	}
 }
@@ -306,6 +334,24 @@ func (s *Server) vllmPage(snap []shown) []byte {
 		c := snap[i].counters.Finished
 		return [...]int64{c[sim.FinishedStop], c[sim.FinishedLength], c[sim.FinishedAbort] - snap[i].failed, snap[i].failed, 0}[k]
 	})
+	if k := s.opt.Engine.Speculation.Tokens; k > 0 {
+		counter("vllm:spec_decode_num_drafts", "Number of spec decoding drafts.", func(m *numbers) int64 { return m.counters.Drafts })
+		counter("vllm:spec_decode_num_draft_tokens", "Number of draft tokens.", func(m *numbers) int64 { return m.counters.DraftTokens })
+		counter("vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens.", func(m *numbers) int64 { return m.counters.AcceptedTokens })
+		var positions []string
+		for i := range k {
+			positions = append(positions, `,position="`+strconv.Itoa(i)+`"`)
+		}
+		p.counter("vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens per draft position.", positions, func(i, k int) int64 { return snap[i].counters.AcceptedAt[k] })
+	}
+	if len(s.opt.Adapters) > 0 {
+		p.family("vllm:lora_requests_info", "Running stats on lora requests.", "gauge")
+		for i := range snap {
+			for _, l := range snap[i].lora {
+				p.sample("vllm:lora_requests_info", `max_lora="`+strconv.Itoa(snap[i].size.MaxLoRAs)+`",running_lora_adapters="`+escapeLabel(l.running)+`",waiting_lora_adapters="`+escapeLabel(l.waiting)+`"`, float64(l.at.UnixMicro())/1e6)
+			}
+		}
+	}
 	for k, d := range vllmHistograms {
 		p.family("vllm:"+d.name, d.help, "histogram")
 		for i := range snap {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -261,13 +262,29 @@ func (r *replica) run() {
 		t = end
 		r.metrics.observe(step, time.Since(r.start)-t)
 		r.metrics.publish(r.engine)
-		for i := range step.Emitted {
-			e := &step.Emitted[i]
-			s := e.Request.Tag.(*stream)
-			if e.Finish != sim.NotFinished {
+		for event := range events(step) {
+			s := event[0].Request.Tag.(*stream)
+			finish := event[len(event)-1].Finish
+			if finish != sim.NotFinished {
 				s.life.load.Add(-1)
 			}
-			s.push(&e.Token, e.Finish, t)
+			s.push(event, finish, t)
+		}
+	}
+}
+
+// events are what leaves in a step: the tokens of one request each.
+func events(step *sim.Step) iter.Seq[[]sim.Emitted] {
+	return func(yield func([]sim.Emitted) bool) {
+		for rest := step.Emitted; len(rest) > 0; {
+			n := 1
+			for n < len(rest) && rest[n].Request == rest[0].Request {
+				n++
+			}
+			if !yield(rest[:n]) {
+				return
+			}
+			rest = rest[n:]
 		}
 	}
 }
@@ -357,11 +374,11 @@ func (s *stream) left() {
 	}
 }
 
-// push adds a token, or none, that left the engine at end.
-func (s *stream) push(t *sim.Token, f sim.Finish, end time.Duration) {
+// push adds the tokens of an event, or none, that left the engine at end.
+func (s *stream) push(event []sim.Emitted, f sim.Finish, end time.Duration) {
 	s.mu.Lock()
-	if t != nil {
-		s.tokens = append(s.tokens, *t)
+	for i := range event {
+		s.tokens = append(s.tokens, event[i].Token)
 		if s.traced {
 			s.ends = append(s.ends, end)
 		}

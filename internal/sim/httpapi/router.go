@@ -117,7 +117,7 @@ func foldText(h uint64, s string) uint64 {
 // chainHashes are the hashes of the prompt's full blocks, each of a block and of
 // all before it.
 func chainHashes(q *sim.Request, block int) []uint64 {
-	h := foldText(1, q.Salt)
+	h := foldText(foldText(1, q.Salt), q.Adapter)
 	var chain []uint64
 	for i, t := range q.Prompt {
 		h = fold(h, uint64(t))

@@ -43,6 +43,9 @@ type Options struct {
 	RetryAfter time.Duration
 	// Model is the served name; empty: "sim".
 	Model string
+	// Adapters are the names of LoRA adapters: asked for as a model, listed
+	// beside the base model. Engine says what they cost.
+	Adapters []string
 	// MeanOutput is the mean of the geometric distribution that output lengths
 	// are drawn from where the request does not say ignore_eos; 0: 200. The
 	// same prompt and Seed give the same output.
