@@ -157,3 +157,22 @@ func TestSim_FlagsReachTheServer(t *testing.T) {
 		}
 	}
 }
+
+// The faults that the reference orders with curl are taken.
+func TestSim_DocumentedFaults(t *testing.T) {
+	b, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	urls, _ := startSim(t, 0, "--replicas", "2")
+	n := 0
+	for _, m := range regexp.MustCompile(`curl http://localhost:8000(\S+) -d '(.*)'`).FindAllStringSubmatch(string(b), -1) {
+		n++
+		if got := fetch(t, urls[0]+m[1], m[2]); !strings.Contains(got, `"faults":[`) {
+			t.Errorf("%s: %s", m[0], got)
+		}
+	}
+	if n < 2 {
+		t.Errorf("the reference shows %d orders", n)
+	}
+}
