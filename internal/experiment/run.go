@@ -172,11 +172,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	}
 	dir := opt.Dir
 	if dir == "" {
-		name := exp.Name
-		if name == "" {
-			name = started.Format("20060102-150405")
-		}
-		dir = "trueload-" + name
+		dir = freeDir(exp.Name, man.ID)
 	}
 	if engines != nil {
 		man.simulated(exp, engines)
@@ -211,8 +207,20 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		sum.Cut(man.LoadEnd)
 	}
 	man.End, man.Planned = sent.End, sent.Planned
-	if sent.PlanRead {
+	switch {
+	case man.Closed:
+		// Which sessions begin is the server's say; the plan itself is not.
+		if man.PlanHash, err = work.Hash(); err != nil {
+			found.add("plan", analysis.Warning, err.Error(), "")
+		}
+	case sent.PlanRead:
 		man.PlanHash = sent.PlanHash
+	}
+	switch sent.End {
+	case loadgen.EndInterrupted, loadgen.EndCancelled:
+		found.add("interrupted", analysis.Warning, "the run was interrupted: this is what was measured before, and what was not due yet is not due", "run it again for figures of the whole window")
+	case "": // nothing was sent
+		sum.Cut(0)
 	}
 	if conn != nil {
 		conn.Close() // retransmits are counted as connections close
@@ -237,6 +245,21 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 		_ = WriteSummary(out, s) // once more, to say so where there is room
 	}
 	return &Result{Dir: dir, Summary: s, End: sent.End}, nil
+}
+
+// freeDir is where a result goes that was given no directory: trueload-NAME, with
+// a number behind it from the second on.
+func freeDir(name, id string) string {
+	if name == "" {
+		name = id
+	}
+	dir := "trueload-" + name
+	for n := 2; ; n++ {
+		if _, err := os.Stat(dir); err != nil {
+			return dir
+		}
+		dir = fmt.Sprintf("trueload-%s-%d", name, n)
+	}
 }
 
 // findings collects what the run itself has to say, beside what its records do.
@@ -305,6 +328,7 @@ func (in *sending) measure(ctx context.Context, target spec.Resolved) (sent load
 		case <-probing.Done():
 		}
 	}()
+	in.say("probing %s", bareURL(target.URL))
 	found.probe(probing, &cfg, exp, conn, man)
 	if probing.Err() != nil {
 		*found = unprobed
@@ -368,6 +392,10 @@ func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 	if in.engines != nil {
 		now = func() time.Duration { return progress.Snapshot().At }
 	}
+	var open *openSessions
+	if in.conn != nil && in.exp.Target.Connections == string(protocol.PerSession) {
+		open = &openSessions{left: map[int64]int{}}
+	}
 	var stopped atomic.Int64 // when, so that what ends after it is known to
 	var wg sync.WaitGroup
 	wg.Go(func() { show(in.opt.Log, in.opt.Terminal, now, in.work.Phases(), &progress, done) })
@@ -400,7 +428,7 @@ func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 		Progress:    &progress,
 		Stop:        stop,
 		Record: func(r *record.Record) {
-			if in.conn != nil && in.exp.Target.Connections == string(protocol.PerSession) && r.LastTurn {
+			if open != nil && open.ended(r.ID.Session) {
 				in.conn.EndSession(protocol.SessionKey(r.ID.Session))
 			}
 			if at := stopped.Load(); at > 0 {
@@ -419,7 +447,7 @@ func (in *sending) send(ctx context.Context) (loadgen.Result, error) {
 	}
 	var res loadgen.Result
 	var err error
-	if src := (&noted{in.work.Source(), in.out, in.prefix}); in.engines != nil {
+	if src := (&noted{in.work.Source(), in.out, in.prefix, open}); in.engines != nil {
 		res, err = loadgen.Simulate(ctx, src, in.engines, opt)
 	} else {
 		prepare := loadgen.Prepare(in.client.Prepare)
@@ -457,6 +485,32 @@ type noted struct {
 	plan.Source
 	out    *store.Writer
 	prefix *prefixMeter
+	open   *openSessions // nil: connections are not kept by session
+}
+
+// openSessions counts the turns of each session that have not ended, since in a
+// strict replay the last one to be sent is not always the last to end.
+type openSessions struct {
+	mu   sync.Mutex
+	left map[int64]int
+}
+
+func (o *openSessions) begin(s *plan.Session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.left[s.Seq] = len(s.Turns)
+}
+
+// ended notes the end of one turn and tells whether it was the session's last.
+func (o *openSessions) ended(seq int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.left[seq]--
+	if o.left[seq] > 0 {
+		return false
+	}
+	delete(o.left, seq)
+	return true
 }
 
 func (n *noted) Next() (*plan.Session, error) {
@@ -464,6 +518,9 @@ func (n *noted) Next() (*plan.Session, error) {
 	if err == nil {
 		n.prefix.add(s)
 		n.out.Session(s)
+		if n.open != nil {
+			n.open.begin(s)
+		}
 	}
 	return s, err
 }

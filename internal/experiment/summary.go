@@ -24,6 +24,9 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	if err := res.ReadJSON(store.ManifestName, &man); err != nil {
 		return nil, err
 	}
+	if man.Tool != "trueload" || len(man.Phases) == 0 {
+		return nil, fmt.Errorf("%s/%s is not the manifest of a run: it names no tool and no phases", res.Dir(), store.ManifestName)
+	}
 	text, err := res.ReadFile(store.ExperimentName)
 	if err != nil {
 		return nil, err
@@ -73,6 +76,12 @@ func Summarize(res *store.Result, slo *spec.SLO) (*analysis.Summary, error) {
 	}
 	if cut { // else the run itself has noted them
 		man.Findings = append(man.Findings, why.findings()...)
+	}
+	if res.Lost > 0 {
+		man.Findings = append(man.Findings, analysis.Finding{
+			Rule: "journal-damaged", Severity: analysis.Warning,
+			Message: fmt.Sprintf("the last %d bytes of the journal could not be read: a torn end, or all that follows a damaged place", res.Lost),
+		})
 	}
 	return summarize(sum, exp, &man), nil
 }

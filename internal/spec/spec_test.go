@@ -1062,3 +1062,21 @@ func FuzzFlags(f *testing.F) {
 		}
 	})
 }
+
+// Numbers that no machine could serve are refused where they stand, before they
+// become memory.
+func TestAbsurdSizesAreRefused(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"input_tokens: {lognormal: {p50: 100, p99: 1e300}}, output_tokens: 5", "input_tokens.lognormal.p99: must be at most"},
+		{"input_tokens: 9, output_tokens: {exponential: {mean: 1e12}}", "output_tokens.exponential.mean: must be at most"},
+		{"input_tokens: 9, output_tokens: 5, prefix: {tokens: 50, pool: 2000000000}", "prefix.pool: must be from 1 to 1000000"},
+	} {
+		e, err := Parse("x.yaml", []byte("target: {url: http://x}\nload: {rate: 1/s}\nworkload: {classes: [{name: c, text: {random: words}, "+c.text+"}]}\n"))
+		if err == nil {
+			err = e.Finish()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.text, err, c.want)
+		}
+	}
+}

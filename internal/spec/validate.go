@@ -15,6 +15,7 @@ import (
 // Beyond these no number is meant: they guard memory against a slip of the hand.
 const (
 	maxTokens = 10_000_000 // of one prompt or answer
+	maxPool   = 1_000_000  // of shared prefixes
 	maxTurns  = 100_000    // of one session
 	maxRate   = 1_000_000  // per second
 )
@@ -180,8 +181,8 @@ func (c *checker) class(i int, k *Class) {
 		if p.Tokens < 1 || p.Tokens > maxTokens {
 			c.bad(at("prefix.tokens"), fmt.Sprintf("must be from 1 to %d", maxTokens), "how long is the shared text?")
 		}
-		if p.Pool < 1 {
-			c.bad(at("prefix.pool"), "must be at least 1", "")
+		if p.Pool < 1 || p.Pool > maxPool {
+			c.bad(at("prefix.pool"), fmt.Sprintf("must be from 1 to %d", maxPool), "how many different shared texts are there?")
 		}
 	}
 	if k.Model != "" && k.Adapter != "" {
@@ -239,6 +240,8 @@ func checkDist[T float64 | time.Duration](c *checker, path string, d *Dist[T], r
 	positive := func(key string, v T) {
 		if v <= 0 {
 			c.bad(key, "missing, or not above 0", "")
+		} else if r.atMost > 0 && float64(v) > r.atMost {
+			c.bad(key, fmt.Sprintf("must be at most %.0f", r.atMost), "")
 		}
 	}
 	if d.Fixed != nil {
@@ -270,6 +273,8 @@ func checkDist[T float64 | time.Duration](c *checker, path string, d *Dist[T], r
 			}
 			if upper++; q.v <= l.P50 {
 				c.bad(path+".lognormal."+q.key, "must lie above p50", "")
+			} else {
+				positive(path+".lognormal."+q.key, q.v)
 			}
 		}
 		byMedian := l.P50 > 0 && l.Mu == nil && (upper == 1) != (l.Sigma > 0) && upper <= 1
