@@ -18,6 +18,8 @@ import (
 type prompts struct {
 	chat    bool
 	preface int // tokens that the template puts first
+	salt    int // tokens of salt at the start of a session's first message
+	warmUp  map[string]bool
 	floored int64
 }
 
@@ -44,6 +46,7 @@ const (
 	keyItem
 	keyReply
 	keyLive
+	keySalt
 )
 
 // of returns the prompt of turn i of s with all its history. The replies to the
@@ -87,7 +90,7 @@ func (p *prompts) of(s *plan.Session, i int) []sim.Token {
 func (p *prompts) message(b []sim.Token, s *plan.Session, t *plan.Turn) []sim.Token {
 	n := t.InputTokens
 	if t.Index == 0 {
-		n -= t.Prompt.PrefixTokens
+		n -= p.salt + t.Prompt.PrefixTokens
 		if p.chat && t.Prompt.Item < 0 { // how long real text is, the plan only guesses
 			n -= p.preface + aroundMessage + atEnd
 		}
@@ -98,10 +101,16 @@ func (p *prompts) message(b []sim.Token, s *plan.Session, t *plan.Turn) []sim.To
 	}
 	if k := t.Prompt.PrefixTokens; t.Index == 0 && k > 0 {
 		b = p.open(b, tokenSystem)
+		b = p.salted(b, s)
 		b = text(b, draw.Mix(t.Prompt.PrefixID^keyPrefix), k)
 		b = p.close(b)
+		b = p.open(b, tokenUser)
+	} else {
+		b = p.open(b, tokenUser)
+		if t.Index == 0 {
+			b = p.salted(b, s)
+		}
 	}
-	b = p.open(b, tokenUser)
 	switch size := t.Prompt.BlockTokens; {
 	case t.Index == 0 && size > 0:
 		for _, id := range t.Prompt.Blocks {
@@ -120,6 +129,15 @@ func (p *prompts) message(b []sim.Token, s *plan.Session, t *plan.Turn) []sim.To
 		b = text(b, turnKey(s, t, keyOwn), n)
 	}
 	return p.close(b)
+}
+
+// salted appends the run's salt, or the warm-up's.
+func (p *prompts) salted(b []sim.Token, s *plan.Session) []sim.Token {
+	seed := uint64(keySalt)
+	if p.warmUp[s.Phase] {
+		seed++
+	}
+	return text(b, draw.Mix(seed), p.salt)
 }
 
 // answer appends the assistant's reply to t.

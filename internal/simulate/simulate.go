@@ -69,6 +69,10 @@ type Options struct {
 	// WarmUp names the phases whose sessions have a salt of their own, so that
 	// they warm no prefix of the others.
 	WarmUp map[string]bool
+	// SaltTokens of salt stand first in every session, as in a real run whose
+	// target was not seen to take the cache_salt field (one behind a router, say).
+	// 0: the salt is no part of the prompt.
+	SaltTokens int
 	// Whole answers at once instead of streaming.
 	Whole bool
 	// Model stands in the records of sessions that name none.
@@ -99,13 +103,13 @@ func New(o Options) (*Cluster, error) {
 	if o.Replicas == 0 {
 		o.Replicas = 1
 	}
-	if o.Replicas < 0 || o.MaxQueue < 0 || o.TemplateTokens < 0 {
-		return nil, errors.New("simulate: Replicas, MaxQueue and TemplateTokens must not be negative")
+	if o.Replicas < 0 || o.MaxQueue < 0 || o.TemplateTokens < 0 || o.SaltTokens < 0 {
+		return nil, errors.New("simulate: Replicas, MaxQueue, TemplateTokens and SaltTokens must not be negative")
 	}
 	if o.Router > LeastLoaded {
 		return nil, fmt.Errorf("simulate: unknown router %d", o.Router)
 	}
-	c := &Cluster{opt: o, prompts: prompts{chat: o.Chat, preface: o.TemplateTokens}}
+	c := &Cluster{opt: o, prompts: prompts{chat: o.Chat, preface: o.TemplateTokens, salt: o.SaltTokens, warmUp: o.WarmUp}}
 	for i := range o.Replicas {
 		cfg := o.Engine
 		cfg.Seed = o.Seed + uint64(i)
@@ -249,7 +253,6 @@ func (c *Cluster) pick() *replica {
 // refuse answers with an error, a moment later.
 func (c *Cluster) refuse(now time.Duration, call *loadgen.Call, status int, message string) {
 	rec := call.Record
-	rec.Streamed = false
 	rec.HTTPStatus, rec.Error = status, message
 	c.refused = append(c.refused, refusedCall{now + refusal, call})
 }
@@ -339,7 +342,8 @@ func (q *request) end(at time.Duration, f sim.Finish) {
 		q.events = []record.Event{{At: at, Tokens: -1}}
 	}
 	q.fill()
-	rec.OutputTokens = q.Life.Output
+	rec.OutputTokens, rec.CachedTokens = q.Life.Output, q.Life.Cached // which a server says at the end
+	rec.TokenSource = record.TokensFromUsage
 	rec.Outcome, rec.Done, rec.FinishReason = record.OK, at, f.String()
 }
 
@@ -353,8 +357,8 @@ func (q *request) fill() {
 	rec.Events, rec.Reads = q.events, n
 	rec.FirstOutput, rec.LastOutput = q.events[0].At, q.events[n-1].At
 	rec.FirstAnswer = rec.FirstOutput
-	rec.InputTokens, rec.OutputTokens, rec.CachedTokens = len(q.Prompt), n, q.Life.Cached
-	rec.TokenSource = record.TokensFromUsage
+	rec.InputTokens, rec.OutputTokens = len(q.Prompt), n
+	rec.TokenSource = record.TokensFromEventUsage
 }
 
 // Cut implements loadgen.Server.
