@@ -32,6 +32,9 @@ func (cmd probeCmd) Run(c *console) error {
 	if err := exp.Finish(); err != nil {
 		return err
 	}
+	if c.terminal {
+		fmt.Fprintf(c.err, "probing %s with a few short prompts\n", cmd.URL)
+	}
 	r, err := experiment.Probe(c.ctx, exp, experiment.Options{})
 	if err != nil {
 		return err

@@ -49,7 +49,13 @@ func (cmd selfTestCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	return rep.Write(c.out)
+	if err := rep.Write(c.out); err != nil {
+		return err
+	}
+	if len(rep.Misfits()) > 0 {
+		return exit(exitInvalid)
+	}
+	return nil
 }
 
 // start runs a truth server as a child process and waits for its address.

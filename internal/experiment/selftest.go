@@ -194,9 +194,32 @@ func MeasureTruth(ctx context.Context, load TruthLoad) (*TruthReport, error) {
 	return rep, nil
 }
 
-// Write writes the report for a terminal.
+// Misfits says in which way this machine is no fit instrument for the load; none:
+// it is. The limits are those that a run is held to (docs/measurement.md,
+// section 6), at their least.
+func (r *TruthReport) Misfits() (why []string) {
+	over := func(what string, got, limit time.Duration) {
+		if got > limit {
+			why = append(why, fmt.Sprintf("%s p99 %s, limit %s", what, unit.Duration(got), unit.Duration(limit)))
+		}
+	}
+	if r.Failed > 0 || r.Lost > 0 {
+		why = append(why, fmt.Sprintf("%d requests failed and %d events were lost", r.Failed, r.Lost))
+	}
+	over("stamp error", r.Arrival.P99, time.Millisecond)
+	over("stamp interval", r.Width.P99, 5*time.Millisecond)
+	over("lateness", r.Lateness.P99, time.Millisecond)
+	return why
+}
+
+// Write writes the report for a terminal, the verdict first.
 func (r *TruthReport) Write(w io.Writer) error {
-	_, err := fmt.Fprintf(w, `requests          %d measured, %d failed; most streams at once %d
+	verdict := "FIT for this load"
+	if why := r.Misfits(); len(why) > 0 {
+		verdict = "NOT FIT for this load: " + strings.Join(why, "; ") + " (less load, a machine with less else to do, or more machines)"
+	}
+	_, err := fmt.Fprintf(w, `%s
+requests          %d measured, %d failed; most streams at once %d
 events            %d measured, %d lost; %s, CPU %s of one core
 arrival stamps    %v (reported - the server's stamp of sending)
 first events      %v (the same, where TTFT ends)
@@ -207,7 +230,7 @@ lateness          %v
 memory            %s per stream
 stamps            %d reads, %d without a kernel time, %d refused; longest sweep %s
 `,
-		r.Requests, r.Failed, r.Streams, r.Events, r.Lost, unit.PerSecond(r.EventsPerSecond, "event"), unit.Percent(r.CPU),
+		verdict, r.Requests, r.Failed, r.Streams, r.Events, r.Lost, unit.PerSecond(r.EventsPerSecond, "event"), unit.Percent(r.CPU),
 		r.Arrival, r.FirstEvent, r.ServiceTTFT, unit.Duration(r.TruePacing), unit.Duration(r.ReportedTTFT), r.Gap, r.Width, r.Lateness,
 		unit.Number(r.RSSPerStream/1024)+" KiB", r.Wire.Reads, r.Wire.KernelMissing, r.Wire.Refused, unit.Duration(r.Wire.WitnessMax))
 	return err
