@@ -44,6 +44,8 @@ type simCmd struct {
 	Fault         []string      `help:"Something to go wrong, as in freeze,at=30s,for=5s or slow,replica=1,factor=3. Kinds: freeze, slow, drop, error, restart, stall; keys: at, for, replica, factor, share, after, delay. Repeatable." sep:"none" placeholder:"KIND[,KEY=VALUE...]"`
 	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llamacpp." enum:"vllm,sglang,llamacpp" default:"vllm"`
 	Quirk         []string      `help:"A flaw of past versions: recount (prefix lookups counted at every retry), pid-labels (copies of a gauge), silent-reset (a refused reset looks done). Repeatable." enum:"recount,pid-labels,silent-reset" placeholder:"NAME"`
+	HideCached    bool          `name:"hide-cached-tokens" help:"Leave cached tokens out of usage, as vLLM does by default."`
+	MeanOutput    int           `help:"Mean length of answers that may end by themselves; 0: 200." placeholder:"TOKENS"`
 	Truth         string        `help:"Write the true times of every request to this file, as JSON lines." placeholder:"FILE"`
 	Jitter        float64       `help:"Coefficient of variation of step times." default:"0.03"`
 	Seed          uint64        `help:"Draws jitter, answers and faults." default:"1"`
@@ -210,7 +212,7 @@ func (cmd simCmd) options() (httpapi.Options, error) {
 		Engine: engine, Adapters: cmd.LoRA,
 		Replicas: cmd.Replicas, Router: routers[cmd.Router], SessionHeader: cmd.SessionHeader,
 		MaxQueue: cmd.MaxQueue, Overload: overloads[cmd.Overload], RetryAfter: cmd.RetryAfter,
-		Metrics: dialects[cmd.Metrics], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),
+		HideCachedTokens: cmd.HideCached, MeanOutput: cmd.MeanOutput, Metrics: dialects[cmd.Metrics], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),
 		Model: cmd.Model, TemplateTokens: simTemplate, Seed: cmd.Seed,
 	}
 	if slices.Contains(cmd.Quirk, "pid-labels") {

@@ -15,8 +15,8 @@ const (
 	RoundRobin  Router = iota
 	LeastLoaded        // fewest requests in the replica, ties in turn
 	// PrefixAware takes the replica to which the longest leading part of the
-	// prompt was sent before, as far as the router remembers: as many blocks
-	// for each replica as its cache has. Ties, and prompts that begin like
+	// prompt was sent before, in blocks of 16 tokens, as far as the router
+	// remembers: for each replica as much as its cache holds. Ties, and prompts that begin like
 	// none, go to the least loaded. A replica with more than 1.5 times the
 	// requests of the least loaded one, and 8 more, is passed over, so that a
 	// prefix which all prompts share does not draw all of them.
@@ -29,19 +29,20 @@ const (
 )
 
 type router struct {
-	mu    sync.Mutex
-	turn  uint64
-	block int
-	seen  []*prefixes // by replica; PrefixAware alone
+	mu   sync.Mutex
+	turn uint64
+	seen []*prefixes // by replica; PrefixAware alone
 }
 
+// routerBlock is the router's own measure; it knows nothing of the engine's.
+const routerBlock = 16
+
 func (rt *router) init(o Options) {
-	rt.block = o.Engine.BlockSize
 	if o.Router != PrefixAware {
 		return
 	}
 	for range o.Replicas {
-		rt.seen = append(rt.seen, &prefixes{at: map[uint64]*list.Element{}, limit: o.Engine.Blocks})
+		rt.seen = append(rt.seen, &prefixes{at: map[uint64]*list.Element{}, limit: max(1, o.Engine.Blocks*o.Engine.BlockSize/routerBlock)})
 	}
 }
 
@@ -68,7 +69,7 @@ func (s *Server) pick(r *http.Request, b *body, q *sim.Request) *replica {
 	case LeastLoaded:
 		return best(up, func(r *replica) (int64, int64) { return -r.load(), 0 })
 	case PrefixAware:
-		chain := chainHashes(q, rt.block)
+		chain := chainHashes(q)
 		to := best(up, func(r *replica) (int64, int64) {
 			load := r.load()
 			if 2*load > 3*least+16 { // load > 1.5·least + 8
@@ -116,12 +117,12 @@ func foldText(h uint64, s string) uint64 {
 
 // chainHashes are the hashes of the prompt's full blocks, each of a block and of
 // all before it.
-func chainHashes(q *sim.Request, block int) []uint64 {
+func chainHashes(q *sim.Request) []uint64 {
 	h := foldText(foldText(1, q.Salt), q.Adapter)
 	var chain []uint64
 	for i, t := range q.Prompt {
 		h = fold(h, uint64(t))
-		if (i+1)%block == 0 {
+		if (i+1)%routerBlock == 0 {
 			chain = append(chain, h)
 		}
 	}

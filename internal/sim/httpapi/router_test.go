@@ -138,7 +138,7 @@ func TestPrefixesAreBounded(t *testing.T) {
 	rt.init(Options{Router: PrefixAware, Replicas: 1, Engine: sim.Config{BlockSize: 16, Blocks: 10}})
 	p := rt.seen[0]
 	chain := func(salt string, tokens int) []uint64 {
-		return chainHashes(&sim.Request{Salt: salt, Prompt: make([]sim.Token, tokens)}, 16)
+		return chainHashes(&sim.Request{Salt: salt, Prompt: make([]sim.Token, tokens)})
 	}
 	a, b := chain("a", 6*16+15), chain("b", 6*16)
 	if len(a) != 6 || len(b) != 6 || a[0] == b[0] {
