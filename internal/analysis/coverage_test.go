@@ -188,7 +188,7 @@ func TestA7_IndependentMisses(t *testing.T) {
 				if rng.Float64() < rate {
 					wait += limit
 				}
-				rows[i] = &row{outcome: record.OK, scheduled: at, first: at + wait}
+				rows[i] = &row{outcome: record.OK, scheduled: at, ttft: wait}
 			}
 			switch s.view(rows, s.window()).objectives()[0].Judgment {
 			case Pass:

@@ -123,8 +123,8 @@ func (s *Summarizer) rates(v *view) Rates {
 			if s.measured(first.scheduled) {
 				asked = append(asked, v.span.at(first.scheduled))
 			}
-			if s.measured(first.released) {
-				delivered = append(delivered, v.span.at(first.released))
+			if at := first.released(); s.measured(at) {
+				delivered = append(delivered, v.span.at(at))
 			}
 		}
 	})

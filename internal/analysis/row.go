@@ -6,7 +6,9 @@ import (
 	"github.com/trueload/trueload/internal/record"
 )
 
-// row is what is kept of one record: its stamps and counts, none of its events.
+// row is what is kept of one record: its figures, as package record defines
+// them, the stamps that say when, and its counts; none of its events. A figure
+// that does not exist is Unset.
 type row struct {
 	session int64
 	turn    int32
@@ -15,12 +17,13 @@ type row struct {
 	class, tenant, model, source int32 // interned
 	priority                     int32
 	outcome                      record.Outcome
-	lastTurn, streamed           bool
+	lastTurn                     bool
 	standing                     standing
 
-	scheduled, released, admitted, connected, sent time.Duration
-	first, answer, last, done                      time.Duration // outputs and the end
-	tpot, stall, itl                               time.Duration // itl: its largest
+	scheduled, sent, last, done         time.Duration // last: output
+	ttft, serviceTTFT, firstAnswer, e2e time.Duration
+	tpot, stall, itl                    time.Duration // itl: its largest
+	lateness, capWait, connect          time.Duration
 
 	askedInput, askedOutput, input, output, reasoning, cached int32
 }
@@ -28,6 +31,22 @@ type row struct {
 // since is b - a, or false where either never came.
 func since(a, b time.Duration) (time.Duration, bool) {
 	return b - a, a != record.Unset && b != record.Unset
+}
+
+// released is when the turn was handed to a worker, or Unset.
+func (r *row) released() time.Duration {
+	if r.lateness == record.Unset {
+		return record.Unset
+	}
+	return r.scheduled + r.lateness
+}
+
+// sendDelay is the sum of what lies between the due time and the sending.
+func (r *row) sendDelay() time.Duration {
+	if r.lateness == record.Unset || r.capWait == record.Unset || r.connect == record.Unset {
+		return record.Unset
+	}
+	return r.lateness + r.capWait + r.connect
 }
 
 // offered tells whether a user would have asked this turn.
@@ -64,65 +83,34 @@ const (
 // Only ttft, first_answer and e2e take the missing as longer than any (section 5):
 // for the others a turn that did not come back says nothing.
 type figure struct {
-	name  string
-	value func(*row) (time.Duration, presence)
+	name string
+	of   func(*row) time.Duration
+	// What a turn without it has: an ok one, and any other.
+	ok, other presence
 }
 
 var (
-	ttft        = figure{"ttft", func(r *row) (time.Duration, presence) { return waited(r, r.first) }}
-	firstAnswer = figure{"first_answer", func(r *row) (time.Duration, presence) { return waited(r, r.answer) }}
-	e2e         = figure{"e2e", func(r *row) (time.Duration, presence) {
-		// What a cut stream delivered before it broke is not an end.
-		if r.outcome != record.OK {
-			return 0, gone
-		}
-		end := r.last
-		if !r.streamed {
-			end = r.done
-		}
-		if d, ok := since(r.scheduled, end); ok {
-			return d, exists
-		}
-		return 0, undefined
-	}}
-	serviceTTFT = figure{"service_ttft", between(func(r *row) (a, b time.Duration) { return r.sent, r.first })}
-	tpot        = figure{"tpot", func(r *row) (time.Duration, presence) { return delivered(r, r.tpot) }}
-	stall       = figure{"stall", func(r *row) (time.Duration, presence) { return delivered(r, r.stall) }}
-	longestITL  = figure{"itl", func(r *row) (time.Duration, presence) { return delivered(r, r.itl) }}
-	lateness    = figure{"lateness", between(func(r *row) (a, b time.Duration) { return r.scheduled, r.released })}
-	capWait     = figure{"cap_wait", between(func(r *row) (a, b time.Duration) { return r.released, r.admitted })}
-	connect     = figure{"connect", between(func(r *row) (a, b time.Duration) { return r.admitted, r.connected })}
-	sendDelay   = figure{"send_delay", between(func(r *row) (a, b time.Duration) { return r.scheduled, r.connected })}
+	ttft        = figure{"ttft", func(r *row) time.Duration { return r.ttft }, undefined, gone}
+	firstAnswer = figure{"first_answer", func(r *row) time.Duration { return r.firstAnswer }, undefined, gone} // a reply may be all reasoning
+	e2e         = figure{"e2e", func(r *row) time.Duration { return r.e2e }, undefined, gone}
+	tpot        = figure{"tpot", func(r *row) time.Duration { return r.tpot }, undefined, absent}
+	stall       = figure{"stall", func(r *row) time.Duration { return r.stall }, undefined, absent}
+	longestITL  = figure{"itl", func(r *row) time.Duration { return r.itl }, undefined, absent}
+	serviceTTFT = figure{"service_ttft", func(r *row) time.Duration { return r.serviceTTFT }, absent, absent}
+	lateness    = figure{"lateness", func(r *row) time.Duration { return r.lateness }, absent, absent}
+	capWait     = figure{"cap_wait", func(r *row) time.Duration { return r.capWait }, absent, absent}
+	connect     = figure{"connect", func(r *row) time.Duration { return r.connect }, absent, absent}
+	sendDelay   = figure{"send_delay", (*row).sendDelay, absent, absent}
 )
 
-// waited is the time from scheduled to an output. A turn that failed later has
-// it all the same: its user saw that output.
-func waited(r *row, output time.Duration) (time.Duration, presence) {
-	if d, ok := since(r.scheduled, output); ok {
-		return d, exists
-	}
-	if r.outcome == record.OK {
-		return 0, undefined // a reply that is all reasoning has no answer
-	}
-	return 0, gone
-}
-
-func delivered(r *row, v time.Duration) (time.Duration, presence) {
-	switch {
+// value is a turn's figure, and the sense in which it has one. A turn that
+// failed after its first output has a TTFT all the same: its user saw it.
+func (f *figure) value(r *row) (time.Duration, presence) {
+	switch v := f.of(r); {
 	case v != record.Unset:
 		return v, exists
 	case r.outcome == record.OK:
-		return 0, undefined
+		return 0, f.ok
 	}
-	return 0, absent
-}
-
-func between(stamps func(*row) (a, b time.Duration)) func(*row) (time.Duration, presence) {
-	return func(r *row) (time.Duration, presence) {
-		d, ok := since(stamps(r))
-		if !ok {
-			return 0, absent
-		}
-		return d, exists
-	}
+	return 0, f.other
 }

@@ -172,10 +172,11 @@ func (s *Summarizer) Add(rec *record.Record) {
 	r := row{
 		session: rec.ID.Session, turn: rec.ID.Turn, phase: s.phaseAt(rec.Scheduled),
 		class: s.intern(rec.Class), tenant: s.intern(rec.Tenant), model: s.intern(rec.Model), source: s.intern(string(rec.TokenSource)),
-		priority: int32(rec.Priority), outcome: rec.Outcome, lastTurn: rec.LastTurn, streamed: rec.Streamed,
-		scheduled: rec.Scheduled, released: rec.Released, admitted: rec.Admitted, connected: rec.Connected, sent: rec.Sent,
-		first: rec.FirstOutput, answer: rec.FirstAnswer, last: rec.LastOutput, done: rec.Done,
+		priority: int32(rec.Priority), outcome: rec.Outcome, lastTurn: rec.LastTurn,
+		scheduled: rec.Scheduled, sent: rec.Sent, last: rec.LastOutput, done: rec.Done,
+		ttft: orUnset(rec.TTFT()), serviceTTFT: orUnset(rec.ServiceTTFT()), firstAnswer: orUnset(rec.FirstAnswerTime()), e2e: orUnset(rec.E2E()),
 		tpot: orUnset(rec.TPOT()), stall: orUnset(rec.Stall()), itl: record.Unset,
+		lateness: orUnset(rec.Lateness()), capWait: orUnset(rec.CapWait()), connect: orUnset(rec.Connect()),
 		askedInput: count(rec.AskedInput), askedOutput: count(rec.AskedOutput),
 		input: count(rec.InputTokens), output: count(rec.OutputTokens),
 		reasoning: count(rec.ReasoningTokens), cached: count(rec.CachedTokens),
@@ -187,7 +188,7 @@ func (s *Summarizer) Add(rec *record.Record) {
 	if r.phase < 0 && rec.Scheduled == record.Unset && rec.Phase != "" {
 		r.phase = int16(slices.IndexFunc(s.phases, func(p plan.Phase) bool { return p.Name == rec.Phase }))
 	}
-	for _, t := range []time.Duration{r.scheduled, r.released, r.sent, r.last, r.done} {
+	for _, t := range []time.Duration{rec.Scheduled, rec.Released, rec.Sent, rec.LastOutput, rec.Done} {
 		if t != record.Unset && r.outcome.Offered() {
 			s.end = max(s.end, t)
 		}
@@ -216,7 +217,7 @@ func (s *Summarizer) addFlow(r *row, rec *record.Record) {
 			s.inside.turns.failed++
 		}
 	}
-	if r.input > 0 && s.measured(r.first) {
+	if r.input > 0 && s.measured(rec.FirstOutput) {
 		s.inside.inputMicro += int64(r.input) * micro
 	}
 	spread(rec, func(at time.Duration, tokens int64) {
@@ -295,14 +296,13 @@ func (s *Summarizer) addWindow(r *row, rec *record.Record) {
 	}
 	s.stamps.events += int64(len(rec.Events))
 	ok := r.outcome == record.OK
-	for i, e := range rec.Events {
+	for _, e := range rec.Events {
 		s.stamps.width.Add(int64(e.Width) * int64(time.Microsecond))
-		if i > 0 {
-			gap := int64(e.At - rec.Events[i-1].At)
-			s.pooled.gapAll.h.Add(gap)
-			if ok {
-				s.pooled.gapOK.h.Add(gap)
-			}
+	}
+	for gap := range rec.Gaps {
+		s.pooled.gapAll.h.Add(int64(gap))
+		if ok {
+			s.pooled.gapOK.h.Add(int64(gap))
 		}
 	}
 	itl := rec.ITL(func(d time.Duration, times int) {

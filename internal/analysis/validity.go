@@ -83,7 +83,7 @@ func (s *Summarizer) verdict(v *view, sum *Summary) Verdict {
 		all++
 		if first := &ses[0]; s.inWindow(first) && first.offered() && first.outcome != record.Shed {
 			due++
-			if first.released == record.Unset {
+			if first.released() == record.Unset {
 				unreleased++
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -243,7 +244,7 @@ func TestS5_ChunksAreNoTokens(t *testing.T) {
 	rec, _ := exchangeWith(t, &script{reads: sse(hello, there, stop, eight, done)}, Config{})
 	want(t, "output", rec.OutputTokens, 8)
 	want(t, "source", rec.TokenSource, record.TokensFromUsage)
-	want(t, "gaps", len(rec.Gaps()), 1)
+	want(t, "gaps", len(slices.Collect(rec.Gaps)), 1)
 	want(t, "TPOT", figure(rec.TPOT), 10*ms/7)
 	_, _, ok := itl(rec)
 	want(t, "ITL is known", ok, false)

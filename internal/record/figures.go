@@ -25,15 +25,18 @@ func (r *Record) Lateness() (time.Duration, bool) { return between(r.Scheduled, 
 // CapWait is admitted - released: the plan's choice.
 func (r *Record) CapWait() (time.Duration, bool) { return between(r.Released, r.Admitted) }
 
-// Connect is connected - admitted: DNS, connect and TLS.
+// Connect is connected - admitted: DNS, connect and TLS. Lateness, cap wait and
+// connect sum to the send delay.
 func (r *Record) Connect() (time.Duration, bool) { return between(r.Admitted, r.Connected) }
 
-// SendDelay is lateness + cap wait + connect, that is connected - scheduled.
-func (r *Record) SendDelay() (time.Duration, bool) { return between(r.Scheduled, r.Connected) }
-
-// E2E is last_output - scheduled, or done - scheduled where nothing streams.
+// E2E is last_output - scheduled, or done - scheduled where nothing streams. It
+// is false for every turn that was not ok: what a broken, refused or cut one
+// delivered is not its end.
 func (r *Record) E2E() (time.Duration, bool) {
-	if !r.Streamed {
+	switch {
+	case r.Outcome != OK:
+		return 0, false
+	case !r.Streamed:
 		return between(r.Scheduled, r.Done)
 	}
 	return between(r.Scheduled, r.LastOutput)
@@ -62,29 +65,22 @@ func (r *Record) TPOT() (time.Duration, bool) {
 	return d / time.Duration(after), true
 }
 
-// Gaps are the times between successive output events (inter-chunk latency).
-func (r *Record) Gaps() []time.Duration {
-	if len(r.Events) < 2 {
-		return nil
+// Gaps calls yield with the times between successive output events (inter-chunk
+// latency), in their order, until that returns false.
+func (r *Record) Gaps(yield func(time.Duration) bool) {
+	for i := 1; i < len(r.Events); i++ {
+		if !yield(r.Events[i].At - r.Events[i-1].At) {
+			return
+		}
 	}
-	g := make([]time.Duration, len(r.Events)-1)
-	for i := range g {
-		g[i] = r.Events[i+1].At - r.Events[i].At
-	}
-	return g
 }
 
 // Stall is the largest gap.
-func (r *Record) Stall() (time.Duration, bool) {
-	g := r.Gaps()
-	if len(g) == 0 {
-		return 0, false
+func (r *Record) Stall() (longest time.Duration, ok bool) {
+	for gap := range r.Gaps {
+		longest, ok = max(longest, gap), true
 	}
-	m := g[0]
-	for _, v := range g[1:] {
-		m = max(m, v)
-	}
-	return m, true
+	return longest, ok
 }
 
 // ITL calls yield with each inter-token latency, a gap divided by the tokens in
