@@ -3,7 +3,8 @@
 // each with the tokens it emits and how long it takes. It schedules as vLLM V1
 // does (first come first served or by priority, decode first, chunked prefill,
 // paged KV blocks with a prefix cache, preemption by recompute, speculative
-// decoding, LoRA adapters), and takes its step times from a Profile.
+// decoding, LoRA adapters) or after another Policy, and takes its step times
+// from a Profile.
 //
 // It has no clock, goroutine or I/O: time comes in as offsets from the run's
 // start, so the same engine serves real clients (sim/httpapi), runs inside a
@@ -30,8 +31,18 @@ type Token int32
 // an output token, as it does in a server's usage.
 const EOS Token = 0
 
+// Policy names the engine whose scheduler and cache are followed.
+type Policy string
+
+const (
+	VLLM   Policy = "vllm"   // vLLM V1: decode first, chunked prefill beside it, KV in blocks
+	SGLang Policy = "sglang" // prefill first and alone, KV by token in a radix tree, retraction
+)
+
 // Config sizes an engine. The zero value is the default profile on its GPU.
 type Config struct {
+	// Policy is the engine to follow; empty: VLLM.
+	Policy Policy
 	// Profile gives step times and the defaults below; zero: DefaultProfile.
 	Profile Profile
 	// MaxBatchedTokens is the token budget of one step (max_num_batched_tokens);
@@ -191,13 +202,28 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("sim: Speculation.Accept holds %v: a probability is 0 to 1", p)
 		}
 	}
-	capacity := (c.Blocks - 1) * c.BlockSize
+	capacity := c.capacity()
+	switch c.Policy {
+	case "":
+		c.Policy = VLLM
+	case VLLM:
+	case SGLang:
+		if c.Priority || c.Speculation.Tokens > 0 {
+			return c, fmt.Errorf("sim: Priority and Speculation are not modelled for the policy %s", SGLang)
+		}
+		capacity-- // it asks for more than it needs
+	default:
+		return c, fmt.Errorf("sim: unknown Policy %q: use %s or %s", c.Policy, VLLM, SGLang)
+	}
 	def(&c.MaxModelLen, min(131072, capacity))
 	if c.MaxModelLen < 2 || c.MaxModelLen > capacity {
 		return c, fmt.Errorf("sim: MaxModelLen is %d, but the %d usable blocks hold %d tokens: lower it or give more Blocks", c.MaxModelLen, c.Blocks-1, capacity)
 	}
 	return c, nil
 }
+
+// capacity is the tokens that the usable blocks hold.
+func (c *Config) capacity() int { return (c.Blocks - 1) * c.BlockSize }
 
 // Request is one prompt to complete. The caller fills the first group of fields
 // and leaves it alone from Admit until the request has finished; the engine
@@ -284,11 +310,27 @@ type Counters struct {
 	LoRALoads int64
 }
 
+// policy decides who goes into a batch, and keeps the KV. It works on its
+// engine's queue, running requests and step.
+type policy interface {
+	// schedule fills chunks, and moves their requests from waiting to running.
+	schedule()
+	// computed is told of each chunk when its tokens are, before its request
+	// samples.
+	computed(chunk)
+	// release frees the KV of a request that ends, wherever it is.
+	release(s *seq)
+	// reset empties memory and cache. Nothing is held.
+	reset()
+	// free is the tokens that are free or could be evicted.
+	free() int
+}
+
 // Engine schedules requests and says how long each step takes. It is not safe
 // for concurrent use.
 type Engine struct {
 	cfg      Config
-	pool     pool
+	policy   policy
 	waiting  queue
 	running  []*seq
 	counters Counters
@@ -296,7 +338,6 @@ type Engine struct {
 	admitted uint64
 	step     Step
 	chunks   []chunk
-	hits     []int32
 	adapters []string // of the running requests of this step, each once
 	adapted  bool     // a request with an adapter has come
 	resident []string // adapters on the GPU, the least recently used first
@@ -309,7 +350,15 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{cfg: c, pool: newPool(c.Blocks), rng: rand.New(rand.NewPCG(c.Seed, 0x73696d))}, nil
+	e := &Engine{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, 0x73696d))}
+	switch c.Policy {
+	case SGLang:
+		e.policy = &radix{e: e}
+	default:
+		e.policy = &paged{e: e}
+	}
+	e.policy.reset()
+	return e, nil
 }
 
 // Config returns the configuration with its defaults filled in.
@@ -366,29 +415,19 @@ func (e *Engine) Abort(r *Request) bool {
 
 // end frees s's blocks and closes its request.
 func (e *Engine) end(s *seq, f Finish) {
-	e.release(s)
+	e.policy.release(s)
 	s.r.Life.Finish = f
 	s.r.seq = nil
 	e.counters.Finished[f]++
 }
 
-// release frees s's blocks, the tail first, so that the tail is evicted first.
-func (e *Engine) release(s *seq) {
-	for i := len(s.blocks) - 1; i >= 0; i-- {
-		e.pool.free(s.blocks[i])
-	}
-	s.blocks = s.blocks[:0]
-	s.cached = 0
-	s.computed = 0
-}
-
 // ResetPrefixCache forgets every cached block. It reports false, doing nothing,
 // where a block is in use.
 func (e *Engine) ResetPrefixCache() bool {
-	if e.pool.nfree != e.cfg.Blocks-1 {
+	if e.policy.free() != e.cfg.capacity() {
 		return false
 	}
-	e.pool = newPool(e.cfg.Blocks)
+	e.policy.reset()
 	return true
 }
 
@@ -404,11 +443,11 @@ func (e *Engine) Waiting() int { return e.waiting.len() }
 // KVUsage is 1 - free/(Blocks-1), in 0..1. Cached blocks that no running
 // request holds count as free.
 func (e *Engine) KVUsage() float64 {
-	return 1 - float64(e.pool.nfree)/float64(e.cfg.Blocks-1)
+	return 1 - float64(e.policy.free())/float64(e.cfg.capacity())
 }
 
 // FreeBlocks is the number of blocks that no request holds, cached or not.
-func (e *Engine) FreeBlocks() int { return e.pool.nfree }
+func (e *Engine) FreeBlocks() int { return e.policy.free() / e.cfg.BlockSize }
 
 // Adapters lists the adapters of running and of waiting requests, each once, in
 // the order of their first request.
@@ -445,6 +484,10 @@ type seq struct {
 	cached   int      // leading blocks that carry their hash in the pool
 	told     int      // output tokens that have left
 	drafted  bool     // drafts follow the last token
+
+	// Of the policy SGLang: the end of its prefix in the tree, and its length.
+	node  *node
+	depth int
 }
 
 // before tells whether s is served before t under scheduling by priority.

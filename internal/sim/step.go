@@ -57,39 +57,16 @@ type chunk struct {
 }
 
 // Step schedules one batch that begins at now and returns what it does. With
-// nothing to do it returns an empty batch of duration 0.
-//
-// The order is vLLM V1's (v1/core/sched/scheduler.py):
-//  1. running requests, in order, each with its next token or prefill chunk;
-//     where no block is free, the last running request (by priority: the
-//     lowest, the latest among equals) is preempted, again and again, if need be
-//     the one that asked;
-//  2. if nobody was preempted, waiting requests from the queue's head, while
-//     budget and places last. A head that does not fit blocks those behind it;
-//     one whose adapter has no place in the batch is passed over.
-//
-// A block becomes hittable when its tokens are scheduled, so two requests of
-// one step can share it.
+// nothing to do it returns an empty batch of duration 0. In which order requests
+// get into the batch is the Policy's.
 func (e *Engine) Step(now time.Duration) *Step {
 	st := &e.step
 	*st = Step{Start: now, Emitted: st.Emitted[:0], Scheduled: st.Scheduled[:0], Preempted: st.Preempted[:0]}
 	e.chunks = e.chunks[:0]
-	for {
-		preempted := len(st.Preempted)
-		budget := e.scheduleRunning(e.cfg.MaxBatchedTokens)
-		if len(st.Preempted) == preempted {
-			e.scheduleWaiting(budget)
-			break
-		}
-		if len(e.chunks) > 0 {
-			break
-		}
-		// By priority, the first running request may have preempted itself. The
-		// batch is empty and takes no time; the next one is tried.
-	}
+	e.policy.schedule()
 	if len(e.chunks) == 0 {
 		if !e.Idle() {
-			// Cannot happen: MaxModelLen fits in the blocks, so the first
+			// Cannot happen: MaxModelLen fits in the memory, so the first
 			// running or waiting request always does.
 			panic(fmt.Sprintf("sim: %d running and %d waiting requests, and none fits", len(e.running), e.waiting.len()))
 		}
@@ -104,6 +81,43 @@ func (e *Engine) Step(now time.Duration) *Step {
 	e.emit(st)
 	e.counters.Steps++
 	return st
+}
+
+// first notes that s leaves the queue with hit tokens cached; where it does so
+// again, after a preemption, that is not counted.
+func (e *Engine) first(s *seq, hit int) {
+	if s.r.Life.Scheduled != Unset {
+		return
+	}
+	s.r.Life.Scheduled = e.step.Start
+	s.r.Life.Cached = hit
+	e.counters.CachedPromptTokens += int64(hit)
+	e.step.Scheduled = append(e.step.Scheduled, s.r)
+}
+
+// preempted notes that s has lost its KV. It will compute its prompt and its
+// output so far again, as far as they are no longer cached.
+func (e *Engine) preempted(s *seq) {
+	s.drafted = false
+	s.r.Life.Preemptions++
+	e.counters.Preemptions++
+	e.step.Preempted = append(e.step.Preempted, s.r)
+}
+
+// runningAdapters collects the adapters of the running requests.
+func (e *Engine) runningAdapters() {
+	e.adapters = e.adapters[:0]
+	if e.adapted {
+		for _, s := range e.running {
+			e.adapters = addAdapter(e.adapters, s)
+		}
+	}
+}
+
+// adapterFits tells whether s's adapter is in the batch or still has a place.
+func (e *Engine) adapterFits(s *seq) bool {
+	a := s.r.Adapter
+	return a == "" || len(e.adapters) < e.cfg.MaxLoRAs || slices.Contains(e.adapters, a)
 }
 
 // add counts one chunk, before its tokens are computed.
@@ -124,160 +138,6 @@ func (b *Batch) add(c chunk) {
 	}
 }
 
-// scheduleRunning adds the running requests' chunks and returns what is left of
-// the budget. Until it ends, chunks[i] is the chunk of running[i].
-func (e *Engine) scheduleRunning(budget int) int {
-	for i := 0; i < len(e.running) && budget > 0; i++ {
-		s := e.running[i]
-		c := e.chunk(s, s.computed, budget)
-		if k := e.cfg.Speculation.Tokens; k > 0 && s.drafted {
-			c.drafts = min(k, budget-c.n, e.cfg.MaxModelLen-s.total()-1)
-			c.n += c.drafts
-		}
-		for !e.grow(c, e.cfg.Speculation.Tokens) {
-			v := len(e.running) - 1
-			if e.cfg.Priority {
-				for j, r := range e.running {
-					if e.running[v].before(r) {
-						v = j
-					}
-				}
-			}
-			victim := e.running[v]
-			e.running = slices.Delete(e.running, v, v+1)
-			if v < i { // it had its chunk already
-				budget += e.chunks[v].n
-				e.chunks = slices.Delete(e.chunks, v, v+1)
-				i--
-			}
-			e.preempt(victim)
-			if victim == s {
-				return budget
-			}
-		}
-		e.chunks = append(e.chunks, c)
-		budget -= c.n
-	}
-	return budget
-}
-
-// preempt drops s's KV and puts it back in the queue; it will compute its prompt
-// and its output so far again, as far as they are no longer cached.
-func (e *Engine) preempt(s *seq) {
-	// Blocks that this step was to fill never come to hold what their hashes say.
-	for k := s.computed / e.cfg.BlockSize; k < s.cached; k++ {
-		e.pool.forget(s.blocks[k])
-	}
-	e.release(s)
-	s.drafted = false
-	if e.cfg.Priority {
-		e.waiting.insert(s)
-	} else {
-		e.waiting.pushFront(s)
-	}
-	s.r.Life.Preemptions++
-	e.counters.Preemptions++
-	e.step.Preempted = append(e.step.Preempted, s.r)
-}
-
-func (e *Engine) scheduleWaiting(budget int) {
-	size := e.cfg.BlockSize
-	e.adapters = e.adapters[:0]
-	if e.adapted {
-		for _, s := range e.running {
-			e.adapters = addAdapter(e.adapters, s)
-		}
-	}
-	for i := 0; i < e.waiting.len() && budget > 0 && len(e.running) < e.cfg.MaxSeqs; {
-		s := e.waiting.at(i)
-		if a := s.r.Adapter; a != "" && len(e.adapters) == e.cfg.MaxLoRAs && !slices.Contains(e.adapters, a) {
-			i++
-			continue
-		}
-		e.hits = e.hits[:0]
-		if !e.cfg.NoPrefixCache {
-			// At most n-1 tokens: the last one must be computed to get its
-			// logits, and so a fully cached prompt computes its last block.
-			e.hits = e.pool.lookup(e.hits, s.hash((s.total()-1)/size, size))
-		}
-		hit := len(e.hits) * size
-		c := e.chunk(s, hit, budget)
-		upTo := s.total()
-		if e.cfg.AdmitByChunk {
-			upTo = hit + c.n
-		}
-		need := blocksFor(upTo, size) - len(e.hits)
-		for _, b := range e.hits {
-			if e.pool.blocks[b].refs == 0 {
-				need++ // taking it shortens the free list
-			}
-		}
-		blocked := need > e.pool.nfree
-		if (!blocked || e.cfg.RecountBlocked) && s.r.Life.Preemptions == 0 && !e.cfg.NoPrefixCache {
-			e.counters.PrefixQueries += int64(s.total())
-			e.counters.PrefixHits += int64(hit)
-		}
-		if blocked {
-			return
-		}
-		for _, b := range e.hits {
-			e.pool.hold(b)
-		}
-		s.blocks = append(s.blocks, e.hits...)
-		s.cached = len(e.hits)
-		s.computed = hit
-		if !e.grow(c, 0) {
-			panic("sim: blocks counted as free are not")
-		}
-		if s.r.Life.Scheduled == Unset {
-			s.r.Life.Scheduled = e.step.Start
-			s.r.Life.Cached = hit
-			e.counters.CachedPromptTokens += int64(hit)
-			e.step.Scheduled = append(e.step.Scheduled, s.r)
-		}
-		e.waiting.take(i)
-		e.running = append(e.running, s)
-		e.adapters = addAdapter(e.adapters, s)
-		e.chunks = append(e.chunks, c)
-		budget -= c.n
-	}
-}
-
-// chunk is what s computes next of its known tokens, after the first computed
-// ones.
-func (e *Engine) chunk(s *seq, computed, budget int) chunk {
-	n := min(s.total()-computed, budget)
-	if t := e.cfg.LongPrefillThreshold; t > 0 {
-		n = min(n, t)
-	}
-	return chunk{s: s, n: n}
-}
-
-// grow gives c's request the blocks for c's tokens and ahead more, and makes
-// those that its known tokens fill hittable. It reports false, doing nothing,
-// where too few blocks are free.
-func (e *Engine) grow(c chunk, ahead int) bool {
-	s, size := c.s, e.cfg.BlockSize
-	need := blocksFor(min(s.computed+c.n+ahead, max(s.computed+c.n, e.cfg.MaxModelLen)), size) - len(s.blocks)
-	if need > e.pool.nfree {
-		return false
-	}
-	for range need {
-		s.blocks = append(s.blocks, e.pool.alloc())
-	}
-	if e.cfg.NoPrefixCache {
-		return true
-	}
-	full := (s.computed + c.n - c.drafts) / size
-	hashes := s.hash(full, size)
-	for ; s.cached < full; s.cached++ {
-		e.pool.cache(s.blocks[s.cached], hashes[s.cached])
-	}
-	return true
-}
-
-func blocksFor(tokens, size int) int { return (tokens + size - 1) / size }
-
 // emit computes the chunks and samples for each request whose known tokens are
 // all computed: one token, and before it the drafts that were accepted.
 func (e *Engine) emit(st *Step) {
@@ -285,6 +145,7 @@ func (e *Engine) emit(st *Step) {
 	for _, c := range e.chunks {
 		s, r := c.s, c.s.r
 		s.computed += c.n - c.drafts
+		e.policy.computed(c)
 		if s.computed < s.total() {
 			continue
 		}

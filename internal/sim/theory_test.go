@@ -267,6 +267,7 @@ func loads() map[string]Config {
 		"no cache":   {Profile: flat, Blocks: 14, NoPrefixCache: true},
 		"jitter":     {Profile: flat, Blocks: 20, Jitter: 0.3},
 		"freeze":     {Profile: flat, FreezeAt: 100 * time.Millisecond, FreezeFor: time.Second},
+		"sglang":     {Profile: flat, Blocks: 14, Policy: SGLang, Jitter: 0.1},
 		"priority":   {Profile: flat, Blocks: 14, AdmitByChunk: true, Priority: true},
 		"speculates": {Profile: flat, Blocks: 14, Speculation: Speculation{Tokens: 4, Accept: []float64{0.7}, Share: 0.1}, OutputInterval: 3},
 		"thresholds": {Profile: flat, Blocks: 20, LongPrefillThreshold: 10},
@@ -276,13 +277,14 @@ func loads() map[string]Config {
 // More blocks may make a single schedule longer (Graham's anomalies), but not
 // the mean over 20 of them, by more than 1 %.
 func TestMoreBlocksMoreThroughput(t *testing.T) {
-	for _, chunk := range []bool{false, true} {
+	for name, c := range map[string]Config{"whole prompts": {}, "by chunk": {AdmitByChunk: true}, "priority": {Priority: true}, "sglang": {Policy: SGLang}} {
 		last, lastBlocks, first := 0.0, 0, 0.0
 		for _, blocks := range []int{12, 14, 17, 21, 26, 34, 50, 101} {
 			var mean float64
 			const seeds = 20
 			for seed := range uint64(seeds) {
-				e := mustNew(t, Config{Profile: flat, Blocks: blocks, AdmitByChunk: chunk, Seed: seed})
+				c.Profile, c.Blocks, c.Seed = flat, blocks, seed
+				e := mustNew(t, c)
 				end, err := Run(e, source(randomLoad(seed, 200, time.Millisecond)), nil)
 				if err != nil {
 					t.Fatal(err)
@@ -290,7 +292,7 @@ func TestMoreBlocksMoreThroughput(t *testing.T) {
 				mean += float64(e.Counters().GenerationTokens) / end.Seconds() / seeds
 			}
 			if mean < 0.99*last {
-				t.Errorf("by chunk %v: %.1f tokens/s with %d blocks, %.1f with %d", chunk, last, lastBlocks, mean, blocks)
+				t.Errorf("%s: %.1f tokens/s with %d blocks, %.1f with %d", name, last, lastBlocks, mean, blocks)
 			}
 			if first == 0 {
 				first = mean
@@ -298,7 +300,7 @@ func TestMoreBlocksMoreThroughput(t *testing.T) {
 			last, lastBlocks = mean, blocks
 		}
 		if last < 1.5*first {
-			t.Errorf("by chunk %v: from %.1f to %.1f tokens/s: blocks were never short, so the test shows nothing", chunk, first, last)
+			t.Errorf("%s: from %.1f to %.1f tokens/s: blocks were never short, so the test shows nothing", name, first, last)
 		}
 	}
 }
