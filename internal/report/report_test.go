@@ -200,3 +200,37 @@ func TestTicks(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// A cap that lets go after a stall sends a burst: the report must show what was
+// dispatched beside what was offered, second by second.
+func TestL7_DispatchedBesideOffered(t *testing.T) {
+	sum, err := analysis.New(analysis.Options{Phases: []plan.Phase{{Name: "steady", End: 10 * time.Second, Measured: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 { // 10/s offered; nothing goes out from 3 s to 6 s, and then all that waited at once
+		at := time.Duration(i) * 100 * time.Millisecond
+		s := &plan.Session{Seq: int64(i), Scheduled: at, Turns: []plan.Turn{{OutputTokens: 1}}}
+		r := record.New(s, &s.Turns[0])
+		out := at
+		if at >= 3*time.Second && at < 6*time.Second {
+			out = 6 * time.Second
+		}
+		r.Phase, r.Outcome, r.LastTurn, r.Streamed = "steady", record.OK, true, true
+		r.Scheduled, r.Released, r.Admitted, r.Connected, r.Sent = at, at, out, out, out
+		r.FirstOutput, r.FirstAnswer, r.LastOutput, r.Done = out+time.Millisecond, out+time.Millisecond, out+time.Millisecond, out+time.Millisecond
+		r.Events = []record.Event{{At: out + time.Millisecond, Tokens: 1}}
+		sum.Add(r)
+	}
+	s := sum.Summary()
+	if d := cmp.Diff([]int64{10, 10, 10, 0, 0, 0, 40, 10, 10, 10}, s.Series.Dispatched[:10]); d != "" {
+		t.Errorf("dispatched:\n%s", d)
+	}
+	c := rateChart(s)
+	if len(c.lines) != 4 || c.lines[0].name != "offered" || c.lines[1].name != "dispatched" || c.lines[1].y[6] != 40 || c.lines[0].y[6] != 10 {
+		t.Errorf("the chart does not show the burst: %+v", c.lines)
+	}
+	if !strings.Contains(string(render(t, HTML, s)), ">dispatched<") {
+		t.Error("the page does not name the line")
+	}
+}
