@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type simCmd struct {
 	Replicas      int           `help:"How many engines stand behind the router." default:"1"`
 	ReplicaAddrs  bool          `help:"Give each replica an address of its own as well, on the ports after the router's."`
 	Profile       string        `help:"The GPU and model to behave like; list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
+	Policy        string        `help:"The engine whose scheduler and cache are followed: vllm or sglang." default:"vllm" placeholder:"NAME"`
 	Model         string        `help:"The served model's name." default:"sim"`
 	Router        string        `help:"How requests are spread over the replicas: round-robin, least-loaded, prefix-aware or session-pinned." enum:"round-robin,least-loaded,prefix-aware,session-pinned" default:"round-robin"`
 	SessionHeader string        `help:"The header that session-pinned goes by; without it, the first user message." default:"X-Session-Id" placeholder:"NAME"`
@@ -42,7 +44,7 @@ type simCmd struct {
 	Overload      string        `help:"How one is turned away: 429, or in-band-503 (SGLang: an error inside a 200)." enum:"429,in-band-503" default:"429"`
 	RetryAfter    time.Duration `help:"Sent with a 429; 0: not sent." placeholder:"5s"`
 	Fault         []string      `help:"Something to go wrong, as in freeze,at=30s,for=5s or slow,replica=1,factor=3. Kinds: freeze, slow, drop, error, restart, stall; keys: at, for, replica, factor, share, after, delay. Repeatable." sep:"none" placeholder:"KIND[,KEY=VALUE...]"`
-	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llamacpp." enum:"vllm,sglang,llamacpp" default:"vllm"`
+	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llamacpp. Default: the policy's." enum:",vllm,sglang,llamacpp" default:"" placeholder:"NAME"`
 	Quirk         []string      `help:"A flaw of past versions: recount (prefix lookups counted at every retry), pid-labels (copies of a gauge), silent-reset (a refused reset looks done). Repeatable." enum:"recount,pid-labels,silent-reset" placeholder:"NAME"`
 	HideCached    bool          `name:"hide-cached-tokens" help:"Leave cached tokens out of usage, as vLLM does by default."`
 	MeanOutput    int           `help:"Mean length of answers that may end by themselves; 0: 200." placeholder:"TOKENS"`
@@ -198,7 +200,7 @@ func (cmd simCmd) options() (httpapi.Options, error) {
 		return httpapi.Options{}, err
 	}
 	engine := sim.Config{
-		Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,
+		Policy: sim.Policy(cmd.Policy), Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,
 		NoPrefixCache: cmd.NoPrefix, RecountBlocked: slices.Contains(cmd.Quirk, "recount"), Jitter: cmd.Jitter,
 		Priority: cmd.Priority, OutputInterval: cmd.Interval, MaxLoRAs: cmd.MaxLoRAs, LoRALoad: cmd.LoRALoad,
 	}
@@ -212,7 +214,7 @@ func (cmd simCmd) options() (httpapi.Options, error) {
 		Engine: engine, Adapters: cmd.LoRA,
 		Replicas: cmd.Replicas, Router: routers[cmd.Router], SessionHeader: cmd.SessionHeader,
 		MaxQueue: cmd.MaxQueue, Overload: overloads[cmd.Overload], RetryAfter: cmd.RetryAfter,
-		HideCachedTokens: cmd.HideCached, MeanOutput: cmd.MeanOutput, Metrics: dialects[cmd.Metrics], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),
+		HideCachedTokens: cmd.HideCached, MeanOutput: cmd.MeanOutput, Metrics: dialects[cmp.Or(cmd.Metrics, cmd.Policy)], SilentReset: slices.Contains(cmd.Quirk, "silent-reset"),
 		Model: cmd.Model, TemplateTokens: simTemplate, Seed: cmd.Seed,
 	}
 	if slices.Contains(cmd.Quirk, "pid-labels") {

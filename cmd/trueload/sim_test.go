@@ -140,13 +140,17 @@ func TestSim_FlagsReachTheServer(t *testing.T) {
 	if b := fetch(t, urls[0]+"/v1/completions", `{"prompt":"a","max_tokens":9,"ignore_eos":true,"stream":true}`); !strings.Contains(b, `{"error":`) {
 		t.Errorf("no error in the stream: %s", b)
 	}
+	urls, _ = startSim(t, 0, "--policy", "sglang")
+	if page := fetch(t, urls[0]+"/metrics", ""); !strings.Contains(page, "sglang:page_size{") {
+		t.Errorf("SGLang's page:\n%s", page)
+	}
 	urls, _ = startSim(t, 0, "--quirk", "pid-labels", "--quirk", "silent-reset")
 	if page := fetch(t, urls[0]+"/metrics", ""); !strings.Contains(page, `pid="1002"`) {
 		t.Error("no pid labels")
 	}
 	for _, args := range [][]string{
 		{"--fault", "melt"}, {"--fault", "freeze,for=5"}, {"--fault", "freeze,replica=1"}, {"--router", "any"}, {"--quirk", "any"},
-		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--metrics", "tgi"},
+		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--metrics", "tgi"}, {"--policy", "tgi"}, {"--speculate", "99"},
 	} {
 		var errs bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -112,7 +112,12 @@ func (s *Server) sglangPage(snap []shown) []byte {
 	gauge("cache_hit_rate", "The prefix cache hit rate.", func(n *shown) float64 { return n.sglang.report.hitRate })
 	gauge("gen_throughput", "The generation throughput (token/s).", func(n *shown) float64 { return n.sglang.report.gen })
 	gauge("max_total_num_tokens", "Maximum total number of tokens in the KV cache pool.", func(n *shown) float64 { return float64((n.size.Blocks - 1) * n.size.BlockSize) })
-	gauge("page_size", "The KV cache page size, in tokens.", func(n *shown) float64 { return float64(n.size.BlockSize) })
+	gauge("page_size", "The KV cache page size, in tokens.", func(n *shown) float64 {
+		if n.size.Policy == sim.SGLang {
+			return 1
+		}
+		return float64(n.size.BlockSize)
+	})
 	p.family("sglang:fwd_occupancy", "Forward pass GPU occupancy percentage.", "gauge")
 	for i := range snap {
 		p.b = append(p.b, "sglang:fwd_occupancy{"+scheduler[i]+"} NaN\n"...)

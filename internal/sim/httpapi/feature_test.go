@@ -159,3 +159,25 @@ func TestRestartIsCold(t *testing.T) {
 		}
 	})
 }
+
+// SGLang's policy over HTTP: hits by token, all but the last, and its counters.
+func TestSGLangsPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t, Options{Engine: sim.Config{Profile: flat, Policy: sim.SGLang}, Metrics: SGLang})
+		c.stream("/v1/chat/completions", chat(50, 5, ""))
+		a := c.stream("/v1/chat/completions", chat(50, 5, ""))
+		if a.usage.Cached == nil || a.usage.Cached.Tokens != 56 {
+			t.Errorf("cached %+v of a prompt of 57 tokens seen before, want 56", a.usage.Cached)
+		}
+		p := c.get("/metrics")
+		if value(t, p, `sglang:cached_tokens_total{cache_source="device",`+sgTokenizer[1:]) != 56 || value(t, p, "sglang:page_size"+sgScheduler) != 1 || value(t, p, "sglang:max_total_num_tokens"+sgScheduler) != 8192 {
+			t.Errorf("the page:\n%s", p)
+		}
+		if status, b := c.call("/reset_prefix_cache", ""); status != 200 || b != `{"success":true}` {
+			t.Errorf("reset: %d %s", status, b)
+		}
+		if a := c.stream("/v1/chat/completions", chat(50, 5, "")); a.usage.Cached != nil {
+			t.Errorf("cached %+v after a reset", a.usage.Cached)
+		}
+	})
+}
