@@ -258,17 +258,7 @@ func (t *turn) newRecord(phases []plan.Phase, o record.Outcome) *record.Record {
 		r.Phase = p.Name
 	}
 	r.LastTurn = t.i == len(t.s.Turns)-1
-	// The prompt's length is known ahead where no live reply is part of it.
-	if t.i == 0 || t.s.Scripted {
-		r.AskedInput = 0
-		for _, h := range t.s.History {
-			r.AskedInput += h.InputTokens + h.OutputTokens
-		}
-		for _, h := range t.s.Turns[:t.i] {
-			r.AskedInput += h.InputTokens + h.OutputTokens
-		}
-		r.AskedInput += t.plan().InputTokens
-	}
+	r.AskedInput = t.s.AskedInput(t.i)
 	return r
 }
 

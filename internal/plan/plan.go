@@ -48,6 +48,27 @@ type Session struct {
 	Turns []Turn
 }
 
+// AskedInput is how many prompt tokens Turns[turn] asks for: those that each turn
+// so far adds, and the planned replies between them. It is -1 where no plan can
+// tell: after a live reply, and where real text is part of the prompt.
+func (s *Session) AskedInput(turn int) int {
+	if turn > 0 && !s.Scripted {
+		return -1
+	}
+	t := &s.Turns[turn]
+	n, known := t.InputTokens, t.Prompt.Item < 0
+	for _, before := range [][]Turn{s.History, s.Turns[:turn]} {
+		for i := range before {
+			n += before[i].InputTokens + before[i].OutputTokens
+			known = known && before[i].Prompt.Item < 0
+		}
+	}
+	if !known {
+		return -1
+	}
+	return n
+}
+
 // Turn is one request of a session.
 type Turn struct {
 	// Index counts the turns of the whole session, History included, from 0.

@@ -61,28 +61,6 @@ func (c *Client) prompt(s *plan.Session, turn int, replies []string) (prompt, er
 	return p, add(&s.Turns[turn])
 }
 
-// askedInput is how many prompt tokens the plan asks for: those that each turn
-// so far adds, and the planned replies. A live reply's length is not known
-// ahead: -1.
-func askedInput(s *plan.Session, turn int) int {
-	if turn > 0 && !s.Scripted {
-		return -1
-	}
-	n := s.Turns[turn].InputTokens
-	for _, before := range [][]plan.Turn{s.History, s.Turns[:turn]} {
-		for _, t := range before {
-			n += t.InputTokens + t.OutputTokens
-			if t.Prompt.Item >= 0 {
-				return -1
-			}
-		}
-	}
-	if s.Turns[turn].Prompt.Item >= 0 {
-		return -1
-	}
-	return n
-}
-
 // body returns a request's JSON and how many choices its answer will have.
 func (c *Client) body(p prompt, model string, priority, output int, cacheSalt string, extra map[string]any) ([]byte, int, error) {
 	b := map[string]any{}

@@ -174,14 +174,6 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-func TestAskedInput(t *testing.T) {
-	s := live()
-	want(t, "first turn, with history", askedInput(s, 0), 100+50+20)
-	want(t, "after a live reply", askedInput(s, 1), -1)
-	s.Scripted = true
-	want(t, "scripted", askedInput(s, 2), 100+50+20+10+30+11+40)
-}
-
 // C1: an alias is sent as it is, and nothing asks for a tokenizer of that name.
 func TestC1_AliasModel(t *testing.T) {
 	rec, _ := exchangeWith(t, &script{reads: sse(hello, stop, usage5, done)}, Config{Model: "my-alias"})
@@ -235,16 +227,6 @@ func TestPrepareErrors(t *testing.T) {
 		}
 		if _, err := New(cfg, d, texts{}); err == nil {
 			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-// The length of real text is the server's to count.
-func TestAskedInputOfRealText(t *testing.T) {
-	s := &plan.Session{Scripted: true, Turns: []plan.Turn{{InputTokens: 100, Prompt: plan.Prompt{Item: 3}}, {InputTokens: 9, Prompt: plan.Prompt{Item: -1}}}}
-	for turn := range s.Turns {
-		if got := askedInput(s, turn); got != -1 {
-			t.Errorf("turn %d: asked %d, want -1", turn, got)
 		}
 	}
 }

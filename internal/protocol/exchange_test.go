@@ -96,7 +96,7 @@ func exchangeIn(ctx context.Context, t testing.TB, d *script, cfg Config) (*reco
 		t.Fatal(err)
 	}
 	rec := record.New(s, &s.Turns[0])
-	rec.Scheduled = 0
+	rec.Scheduled, rec.AskedInput = 0, s.AskedInput(0)
 	reply := send(ctx, rec)
 	return rec, reply
 }

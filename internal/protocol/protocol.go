@@ -256,10 +256,8 @@ func (c *Client) Prepare(s *plan.Session, turn int, replies []string) (send func
 	case PerRequest:
 		req.NoReuse = true
 	}
-	asked := askedInput(s, turn)
 	keepReply := !s.Scripted && turn+1 < len(s.Turns)
 	return func(ctx context.Context, rec *record.Record) string {
-		rec.AskedInput = asked
 		if rec.Model == "" {
 			rec.Model = c.cfg.Model
 		}

@@ -392,7 +392,7 @@ func (r *Result) journalRecords(each func(*record.Record) error) error {
 				continue
 			}
 			rec := record.New(o.s, t)
-			rec.Phase = o.s.Phase
+			rec.Phase, rec.AskedInput = o.s.Phase, o.s.AskedInput(i)
 			rec.LastTurn = i == len(o.s.Turns)-1
 			rec.Outcome = record.NotDue
 			due := o.due
