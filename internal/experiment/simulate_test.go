@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -158,14 +159,31 @@ load: {rate: 2/s, phases: [{name: steady, for: 20s}]} # its own times are the sa
 			if len(want) != len(got) || len(got) < 40 {
 				t.Fatalf("%d records over HTTP, %d simulated", len(want), len(got))
 			}
+			// The run ends with a step, and whether what else left in that step is
+			// still read is chance over HTTP.
+			end, cut := time.Duration(0), map[int64]bool{}
+			for _, w := range want {
+				end = max(end, w.Done)
+			}
 			for i, w := range want {
+				if w.Done == end || got[i].Done == end {
+					cut[w.ID.Session] = true
+				}
+			}
+			for i, w := range want {
+				if cut[w.ID.Session] {
+					continue
+				}
 				if d := cmp.Diff(comparable(w), comparable(got[i])); d != "" {
 					if differ++; differ <= 3 {
 						t.Errorf("turn %v differs (-HTTP +simulated):\n%s", w.ID, d)
 					}
 				}
 			}
-			t.Logf("%d of %d records differ", differ, len(got))
+			if len(cut) > 40 {
+				t.Errorf("%d sessions were under way at the end: too little is compared", len(cut))
+			}
+			t.Logf("%d of %d records differ, %d sessions were under way at the end", differ, len(got), len(cut))
 		})
 	}
 }
@@ -175,11 +193,6 @@ func comparable(r *record.Record) record.Record {
 	c := *r
 	c.StampSource, c.Reads, c.MultiEventReads, c.RefusedStamps, c.Reused, c.Reconnects = "", 0, 0, 0, false, 0
 	c.Error = ""
-	if n := len(c.Events); c.Outcome == record.Unfinished && n > 1 && c.Events[n-1].At == c.Done {
-		// The run ended with a step that had a token for this one too: whether
-		// it is still read is chance over HTTP.
-		c.Events, c.OutputTokens, c.LastOutput = c.Events[:n-1], c.OutputTokens-1, c.Events[n-2].At
-	}
 	if c.Outcome == record.Rejected {
 		c.Headers, c.Done = record.Unset, record.Unset // a millisecond later on paper
 	}

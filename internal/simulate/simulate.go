@@ -9,8 +9,10 @@
 //
 // No text is made: prompts are token ids drawn from the plan, equal where the
 // texts would be equal. So texts from a file have the length that the plan
-// takes them to have, not what a tokenizer would count. There is no network:
-// connecting and sending take no time.
+// takes them to have, not what a tokenizer would count; and answers have the
+// length that the plan asks for, whatever target.force_length says. There is no
+// network: connecting and sending take no time. The models that sessions name
+// are not told apart.
 package simulate
 
 import (
@@ -177,6 +179,7 @@ type request struct {
 	call    *loadgen.Call
 	replica *replica
 	events  []record.Event
+	tokens  int // in the events
 	gone    bool
 }
 
@@ -203,7 +206,7 @@ func (c *Cluster) Send(now time.Duration, call *loadgen.Call) {
 	if !s.Scripted && call.Turn+1 < len(s.Turns) {
 		q.Output = reply(s, t)
 	}
-	q.MaxTokens = max(t.OutputTokens, 1)
+	q.MaxTokens, q.Priority = max(t.OutputTokens, 1), s.Priority
 	if c.opt.WarmUp[s.Phase] {
 		q.Salt = "warm-up"
 	}
@@ -324,7 +327,7 @@ func (c *Cluster) emit(r *replica, ended []*loadgen.Call) []*loadgen.Call {
 			continue
 		}
 		if !c.opt.Whole {
-			q.events = append(q.events, record.Event{At: at, Tokens: 1})
+			q.deliver(at)
 		}
 		if done {
 			q.end(at, e.Finish)
@@ -332,6 +335,16 @@ func (c *Cluster) emit(r *replica, ended []*loadgen.Call) []*loadgen.Call {
 		}
 	}
 	return ended
+}
+
+// deliver adds one token; those of one step leave in one event.
+func (q *request) deliver(at time.Duration) {
+	q.tokens++
+	if n := len(q.events); n > 0 && q.events[n-1].At == at {
+		q.events[n-1].Tokens++
+		return
+	}
+	q.events = append(q.events, record.Event{At: at, Tokens: 1})
 }
 
 // end completes the record of an answer.
@@ -357,7 +370,7 @@ func (q *request) fill() {
 	rec.Events, rec.Reads = q.events, n
 	rec.FirstOutput, rec.LastOutput = q.events[0].At, q.events[n-1].At
 	rec.FirstAnswer = rec.FirstOutput
-	rec.InputTokens, rec.OutputTokens = len(q.Prompt), n
+	rec.InputTokens, rec.OutputTokens = len(q.Prompt), q.tokens
 	rec.TokenSource = record.TokensFromEventUsage
 }
 

@@ -277,6 +277,23 @@ func TestHangUpFreesTheEngine(t *testing.T) {
 	}
 }
 
+// Tokens that leave together are one event.
+func TestTokensOfOneStepAreOneEvent(t *testing.T) {
+	e := places(8)
+	e.OutputInterval = 4
+	recs, _, _ := run(t, &list{single(0, 0, 10, 10)}, Options{Engine: e}, loadgen.Options{})
+	var got []record.Event
+	for _, n := range []int32{1, 4, 4, 1} { // the first at once, the last with the end
+		got = append(got, record.Event{Tokens: n})
+	}
+	for i, at := range []time.Duration{5, 25, 45, 50} {
+		got[i].At = at * time.Millisecond
+	}
+	if r := recs[0]; !reflect.DeepEqual(r.Events, got) || r.OutputTokens != 10 || r.Reads != 4 {
+		t.Errorf("%+v, want %+v", r.Events, got)
+	}
+}
+
 // What the texts share, the token ids share, and nothing else.
 func TestPromptsShareWhatTextsShare(t *testing.T) {
 	turn := func(i int32, seed uint64, in, out int) plan.Turn {
