@@ -997,6 +997,34 @@ func TestL8_HTTP2(t *testing.T) {
 }
 
 // C8 over HTTP/2: a reused connection that died is replaced.
+// A stream that the server resets on a living connection is a failure of that
+// request, not a dead connection: it is not sent again.
+func TestC8_HTTP2Reset(t *testing.T) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	var asked atomic.Int64
+	srv := &http.Server{Protocols: &protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/reset" {
+			asked.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+		io.WriteString(w, "hi")
+	})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	cl := newClient(t, Options{H2C: true})
+	get(t, cl, &Request{URL: mustURL("http://" + l.Addr().String())})
+	var tm Timing
+	err = cl.Do(t.Context(), &Request{URL: mustURL("http://" + l.Addr().String() + "/reset"), Body: []byte("x")}, &tm, &answer{})
+	if err == nil || asked.Load() != 1 || tm.Reconnects != 0 {
+		t.Errorf("asked %d times, %d reconnects, %v", asked.Load(), tm.Reconnects, err)
+	}
+}
+
 func TestC8_HTTP2(t *testing.T) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -260,7 +261,9 @@ func (s *stream) do(ctx context.Context, r *route, req *Request, t *Timing, h Ha
 	t.Sent = clock.Now()
 	resp, err := s.cc.RoundTrip(hr)
 	if err != nil {
-		return false, failed("waiting for the answer", err)
+		// A stream that is reset is an answer: its connection lives, and only what
+		// died with a connection is sent again.
+		return isStreamError(err), failed("waiting for the answer", err)
 	}
 	s.known.Store(true) // settings come before any answer
 	defer resp.Body.Close()
@@ -319,3 +322,19 @@ func (s *stream) request(ctx context.Context, r *route, req *Request) *http.Requ
 	}
 	return hr
 }
+
+// isStreamError tells the reset of one stream from the death of its connection.
+func isStreamError(err error) bool {
+	var reset streamReset
+	return errors.As(err, &reset)
+}
+
+// streamReset has the fields of net/http's own error for a reset stream, which
+// is not exported and offers itself to errors.As by them.
+type streamReset struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (r streamReset) Error() string { return fmt.Sprintf("stream %d was reset", r.StreamID) }
