@@ -1,6 +1,6 @@
 // Package arrival says when sessions arrive. A Process hands out arrival times
 // in order; New makes one from a Gaps (constant, Poisson, gamma, Weibull) and a
-// Curve (how the rate changes over time), Times makes one from a list.
+// Curve (how the rate changes over time).
 //
 // Processes look at no clock and no server: they are the plan. Draws are never
 // rescaled or thinned to fit a count or a length, so a burst stays a burst and
@@ -141,18 +141,4 @@ func (p *renewal) Next() (time.Duration, bool) {
 		p.curve = p.curve[1:]
 	}
 	return 0, false
-}
-
-// Times hands out a list that is sorted already.
-func Times(at []time.Duration) Process { return &times{at} }
-
-type times struct{ at []time.Duration }
-
-func (t *times) Next() (time.Duration, bool) {
-	if len(t.at) == 0 {
-		return 0, false
-	}
-	at := t.at[0]
-	t.at = t.at[1:]
-	return at, true
 }

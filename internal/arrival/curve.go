@@ -69,13 +69,13 @@ func (c Curve) add(p Piece, start, end time.Duration) Curve {
 	if p.Period > 0 {
 		q.Lead = p.Lead + q.Start - p.Start
 	} else {
-		q.From, q.To = p.At(q.Start), p.At(q.End)
+		q.From, q.To = p.at(q.Start), p.at(q.End)
 	}
 	return append(c, q)
 }
 
-// At is the rate at t, which is inside the piece or its end.
-func (p *Piece) At(t time.Duration) float64 {
+// at is the rate at t, which is inside the piece or its end.
+func (p *Piece) at(t time.Duration) float64 {
 	if p.Period > 0 {
 		sin, _ := draw.Cycle(float64(t-p.Start+p.Lead) / float64(p.Period))
 		return p.From + float64(p.Amplitude*sin)
@@ -84,16 +84,6 @@ func (p *Piece) At(t time.Duration) float64 {
 		return p.From
 	}
 	return p.From + float64((p.To-p.From)*(float64(t-p.Start)/float64(p.End-p.Start)))
-}
-
-// At is the rate at t, 0 outside the curve.
-func (c Curve) At(t time.Duration) float64 {
-	for i := range c {
-		if t >= c[i].Start && t < c[i].End {
-			return c[i].At(t)
-		}
-	}
-	return 0
 }
 
 // Expected is the expected number of arrivals on the whole curve.
