@@ -37,6 +37,9 @@ type Policy string
 const (
 	VLLM   Policy = "vllm"   // vLLM V1: decode first, chunked prefill beside it, KV in blocks
 	SGLang Policy = "sglang" // prefill first and alone, KV by token in a radix tree, retraction
+	// LlamaCpp is llama.cpp's server: slots that keep their last sequence. The
+	// defaults of MaxSeqs and MaxBatchedTokens are then its own, 4 and 2048.
+	LlamaCpp Policy = "llama.cpp"
 )
 
 // Config sizes an engine. The zero value is the default profile on its GPU.
@@ -161,6 +164,10 @@ func (c Config) withDefaults() (Config, error) {
 			*v = d
 		}
 	}
+	if c.Policy == LlamaCpp {
+		def(&c.MaxSeqs, 4)
+		def(&c.MaxBatchedTokens, 2048)
+	}
 	def(&c.MaxBatchedTokens, c.Profile.MaxBatchedTokens)
 	def(&c.MaxSeqs, c.Profile.MaxSeqs)
 	def(&c.BlockSize, 16)
@@ -208,16 +215,18 @@ func (c Config) withDefaults() (Config, error) {
 		c.Policy = VLLM
 	case VLLM:
 	case SGLang:
-		if c.Priority || c.Speculation.Tokens > 0 {
-			return c, fmt.Errorf("sim: Priority and Speculation are not modelled for the policy %s", SGLang)
-		}
 		capacity-- // it asks for more than it needs
+	case LlamaCpp:
+		capacity /= c.MaxSeqs
 	default:
-		return c, fmt.Errorf("sim: unknown Policy %q: use %s or %s", c.Policy, VLLM, SGLang)
+		return c, fmt.Errorf("sim: unknown Policy %q: use %s, %s or %s", c.Policy, VLLM, SGLang, LlamaCpp)
+	}
+	if c.Policy != VLLM && (c.Priority || c.Speculation.Tokens > 0) {
+		return c, fmt.Errorf("sim: Priority and Speculation are not modelled for the policy %s", c.Policy)
 	}
 	def(&c.MaxModelLen, min(131072, capacity))
 	if c.MaxModelLen < 2 || c.MaxModelLen > capacity {
-		return c, fmt.Errorf("sim: MaxModelLen is %d, but the %d usable blocks hold %d tokens: lower it or give more Blocks", c.MaxModelLen, c.Blocks-1, capacity)
+		return c, fmt.Errorf("sim: MaxModelLen is %d, but the %d usable blocks hold %d tokens for one request: lower it or give more Blocks", c.MaxModelLen, c.Blocks-1, capacity)
 	}
 	return c, nil
 }
@@ -230,7 +239,8 @@ func (c *Config) capacity() int { return (c.Blocks - 1) * c.BlockSize }
 // writes Life. A Request is used once.
 type Request struct {
 	Prompt []Token // at least one
-	// Salt keeps the prefix cache of requests with different salts apart.
+	// Salt keeps the prefix cache of requests with different salts apart, except
+	// with the policy LlamaCpp, which knows no salts.
 	Salt string
 	// Adapter names the LoRA adapter; empty: the base model. KV is not shared
 	// between adapters.
@@ -354,6 +364,8 @@ func New(c Config) (*Engine, error) {
 	switch c.Policy {
 	case SGLang:
 		e.policy = &radix{e: e}
+	case LlamaCpp:
+		e.policy = &slots{e: e}
 	default:
 		e.policy = &paged{e: e}
 	}

@@ -267,6 +267,7 @@ func loads() map[string]Config {
 		"no cache":   {Profile: flat, Blocks: 14, NoPrefixCache: true},
 		"jitter":     {Profile: flat, Blocks: 20, Jitter: 0.3},
 		"freeze":     {Profile: flat, FreezeAt: 100 * time.Millisecond, FreezeFor: time.Second},
+		"llama.cpp":  {Profile: flat, Policy: LlamaCpp, MaxBatchedTokens: 32},
 		"sglang":     {Profile: flat, Blocks: 14, Policy: SGLang, Jitter: 0.1},
 		"priority":   {Profile: flat, Blocks: 14, AdmitByChunk: true, Priority: true},
 		"speculates": {Profile: flat, Blocks: 14, Speculation: Speculation{Tokens: 4, Accept: []float64{0.7}, Share: 0.1}, OutputInterval: 3},
