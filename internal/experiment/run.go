@@ -561,7 +561,7 @@ func requestConfig(exp *spec.Experiment, target spec.Resolved, salt string) prot
 	}
 	t := &exp.Target
 	cfg := protocol.Config{
-		BaseURL: target.URL, API: protocol.API(t.API), Model: t.Model, Header: header, Body: t.Body,
+		BaseURL: target.URL, API: protocol.API(t.API), Model: t.Model, Header: header, Secrets: target.Secrets, Body: t.Body,
 		Whole: !t.Stream, FreeLength: t.ForceLength == "off", ForceLength: t.ForceLength == "ignore_eos",
 		Connections: protocol.Connections(t.Connections), Timeout: t.Timeout, Salt: salt,
 	}

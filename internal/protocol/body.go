@@ -62,7 +62,7 @@ func (c *Client) prompt(s *plan.Session, turn int, replies []string) (prompt, er
 }
 
 // body returns a request's JSON and how many choices its answer will have.
-func (c *Client) body(p prompt, model string, priority, output int, cacheSalt string, extra map[string]any) ([]byte, int, error) {
+func (c *Client) body(p prompt, model string, priority, output int, cacheSalt string) ([]byte, int, error) {
 	b := map[string]any{}
 	switch {
 	case c.cfg.API == OpenAIChat:
@@ -97,12 +97,6 @@ func (c *Client) body(p prompt, model string, priority, output int, cacheSalt st
 			b["stream_options"] = o
 		}
 	}
-	if c.cfg.TokenIDs {
-		b["return_token_ids"] = true
-	}
-	if c.cfg.Temperature != nil {
-		b["temperature"] = *c.cfg.Temperature
-	}
 	if priority != 0 && c.cfg.Dialect.takesPriority() {
 		b["priority"] = priority
 	}
@@ -110,7 +104,6 @@ func (c *Client) body(p prompt, model string, priority, output int, cacheSalt st
 		b["cache_salt"] = cacheSalt
 	}
 	merge(b, c.cfg.Body)
-	merge(b, extra)
 
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)

@@ -70,7 +70,6 @@ func salted(s *plan.Session) string { return "salt of " + s.Phase }
 func TestBody(t *testing.T) {
 	scripted := live()
 	scripted.Scripted = true
-	cold := 0.0
 	for _, c := range []struct {
 		name    string
 		cfg     Config
@@ -88,12 +87,12 @@ func TestBody(t *testing.T) {
 			{"role":"assistant","content":"one"},{"role":"user","content":" ask 2"},{"role":"assistant","content":"two"},{"role":"user","content":" ask 3"}]}`},
 		{"scripted: planned replies, whatever came", Config{API: OpenAICompletions}, scripted, 1, []string{"one"},
 			`{"max_tokens":11,"stream":true,"stream_options":{"include_usage":true},"prompt":"You are <b>. ask 0 planned 0 ask 1 planned 1 ask 2"}`},
-		{"vLLM: forced length, priority, salt", Config{Dialect: VLLM, CacheSalt: salted, EventUsage: true, TokenIDs: true}, &plan.Session{Phase: "warm-up", Priority: 3, Model: "lora", Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
-			`{"model":"lora","max_tokens":9,"ignore_eos":true,"min_tokens":9,"priority":3,"cache_salt":"salt of warm-up","return_token_ids":true,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[{"role":"user","content":" ask 0"}]}`},
+		{"vLLM: forced length, priority, salt", Config{Dialect: VLLM, CacheSalt: salted, EventUsage: true}, &plan.Session{Phase: "warm-up", Priority: 3, Model: "lora", Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
+			`{"model":"lora","max_tokens":9,"ignore_eos":true,"min_tokens":9,"priority":3,"cache_salt":"salt of warm-up","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"free length", Config{Dialect: VLLM, FreeLength: true, NoUsage: true}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
 			`{"max_tokens":9,"stream":true,"messages":[{"role":"user","content":" ask 0"}]}`},
-		{"OpenAI: its own name for the cap, nothing of others", Config{Dialect: OpenAI, Whole: true, Temperature: &cold, CacheSalt: salted}, &plan.Session{Priority: 3, Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
-			`{"max_completion_tokens":9,"temperature":0,"messages":[{"role":"user","content":" ask 0"}]}`},
+		{"OpenAI: its own name for the cap, nothing of others", Config{Dialect: OpenAI, Whole: true, CacheSalt: salted}, &plan.Session{Priority: 3, Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
+			`{"max_completion_tokens":9,"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"llama.cpp", Config{Dialect: LlamaCPP}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
 			`{"max_tokens":9,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"LMDeploy", Config{Dialect: LMDeploy, NoUsage: true}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
@@ -104,9 +103,8 @@ func TestBody(t *testing.T) {
 			`{"max_tokens":9,"stream":true,"messages":[{"role":"user","content":" ask 0"}]}`},
 		{"token ids", Config{API: OpenAICompletions, PromptIDs: true}, &plan.Session{Turns: []plan.Turn{{}}}, 0, nil,
 			`{"prompt":[1,2,3],"stream":true,"stream_options":{"include_usage":true}}`},
-		{"the user's fields come last", Config{Body: map[string]any{"stream_options": map[string]any{"extra": 1}, "max_tokens": nil, "top_p": 0.5, "nested": map[string]any{"a": map[string]any{"b": 1}}},
-			Classes: map[string]Extra{"rag": {Body: map[string]any{"top_p": 0.9, "nested": map[string]any{"a": map[string]any{"c": 2}}}}}}, &plan.Session{Class: "rag", Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
-			`{"top_p":0.9,"nested":{"a":{"b":1,"c":2}},"stream":true,"stream_options":{"include_usage":true,"extra":1},"messages":[{"role":"user","content":" ask 0"}]}`},
+		{"the user's fields come last", Config{Body: map[string]any{"stream_options": map[string]any{"extra": 1}, "max_tokens": nil, "top_p": 0.5, "return_token_ids": true}}, &plan.Session{Turns: []plan.Turn{{OutputTokens: 9}}}, 0, nil,
+			`{"top_p":0.5,"return_token_ids":true,"stream":true,"stream_options":{"include_usage":true,"extra":1},"messages":[{"role":"user","content":" ask 0"}]}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, _ := prepared(t, c.cfg, c.s, c.turn, c.replies)
@@ -135,12 +133,11 @@ func TestMerge_LeavesTheUsersMapAlone(t *testing.T) {
 }
 
 func TestRequest(t *testing.T) {
-	cfg := Config{Salt: "run9", Connections: PerSession, Header: http.Header{"X-Team": {"blue"}}, Classes: map[string]Extra{"": {Header: http.Header{"x-tier": {"gold"}}}}}
+	cfg := Config{Salt: "run9", Connections: PerSession, Header: http.Header{"X-Team": {"blue"}}}
 	_, d := prepared(t, cfg, live(), 1, []string{"one"})
 	want(t, "request id", d.asked.Header.Get("X-Request-Id"), "run9-7-2")
 	want(t, "session", d.asked.Session, SessionKey(7))
 	want(t, "header", d.asked.Header.Get("X-Team"), "blue")
-	want(t, "class header", d.asked.Header.Get("X-Tier"), "gold")
 	want(t, "content type", d.asked.Header.Get("Content-Type"), "application/json")
 	want(t, "angle brackets are sent as they are", strings.Contains(string(d.asked.Body), "<b>"), true)
 	_, d = prepared(t, Config{Connections: PerRequest}, live(), 0, nil)

@@ -40,9 +40,6 @@ const (
 	Dynamo   Dialect = "dynamo"
 )
 
-// Dialects are all known dialects.
-var Dialects = []Dialect{VLLM, SGLang, LlamaCPP, TGI, TRTLLM, LMDeploy, Ollama, OpenAI, LiteLLM, Dynamo}
-
 // Forces tells whether requests can make the engine write exactly as many
 // tokens as asked, by ignoring the end-of-sequence token.
 func (d Dialect) Forces() bool { return len(d.force(1)) > 0 }

@@ -180,24 +180,22 @@ type redactor struct{ secrets []string }
 // newRedactor collects what must never reach a record: the values of the
 // user's headers (but those that say only what the content is), and what the
 // URL hides in its user part and query.
-func newRedactor(u *url.URL, headers ...http.Header) *redactor {
+func newRedactor(u *url.URL, header http.Header) *redactor {
 	var r redactor
 	add := func(s string) {
 		if len(s) >= 4 {
 			r.secrets = append(r.secrets, s)
 		}
 	}
-	for _, h := range headers {
-		for name, values := range h {
-			switch http.CanonicalHeaderKey(name) {
-			case "Content-Type", "Accept", "User-Agent", "X-Request-Id":
-				continue
-			}
-			for _, v := range values {
-				add(v)
-				if f := strings.Fields(v); len(f) > 1 { // "Bearer secret"
-					add(f[len(f)-1])
-				}
+	for name, values := range header {
+		switch http.CanonicalHeaderKey(name) {
+		case "Content-Type", "Accept", "User-Agent", "X-Request-Id":
+			continue
+		}
+		for _, v := range values {
+			add(v)
+			if f := strings.Fields(v); len(f) > 1 { // "Bearer secret"
+				add(f[len(f)-1])
 			}
 		}
 	}

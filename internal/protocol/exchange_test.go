@@ -438,7 +438,7 @@ func TestTokenIDs(t *testing.T) {
 		return `{"choices":[{"index":0,"delta":{"content":"` + text + `"},"token_ids":` + ids + `}]}`
 	}
 	// The empty delta's token belongs to the event that shows its text.
-	rec, _ := exchangeWith(t, &script{reads: sse(role, ids("a", "[1]"), ids("", "[2]"), ids("b", "[3,4]"), stop, done)}, Config{TokenIDs: true})
+	rec, _ := exchangeWith(t, &script{reads: sse(role, ids("a", "[1]"), ids("", "[2]"), ids("b", "[3,4]"), stop, done)}, Config{})
 	want(t, "output", rec.OutputTokens, 4)
 	want(t, "source", rec.TokenSource, record.TokensFromIDs)
 	want(t, "events", len(rec.Events), 2)

@@ -249,7 +249,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 	}
 
 	with := *c // the same client, free to change its requests
-	with.cfg.Dialect, with.cfg.EventUsage, with.cfg.TokenIDs, with.cfg.PromptIDs = r.Dialect, false, false, false
+	with.cfg.Dialect, with.cfg.EventUsage, with.cfg.PromptIDs = r.Dialect, false, false
 
 	// One prompt, with usage and a forced length; without what is refused.
 	short := with.ask(ctx, r.Model, probeWords)
@@ -346,7 +346,7 @@ func (c *Client) ask(ctx context.Context, model string, words int) *record.Recor
 	defer cancel()
 	s := &plan.Session{Turns: []plan.Turn{{OutputTokens: probeOutput, Prompt: plan.Prompt{Item: -1}}}}
 	rec := record.New(s, &s.Turns[0])
-	body, choices, err := c.body(prompt{messages: []Message{{Role: "user", Content: strings.Repeat(" the", words)}}}, model, 0, probeOutput, "", nil)
+	body, choices, err := c.body(prompt{messages: []Message{{Role: "user", Content: strings.Repeat(" the", words)}}}, model, 0, probeOutput, "")
 	if err != nil {
 		rec.Outcome, rec.Error = record.HTTPError, err.Error()
 		return rec

@@ -71,11 +71,12 @@ type Config struct {
 	// Header is sent with every request. Its values are secrets: they are never
 	// in a record or an error.
 	Header http.Header
+	// Secrets are further texts, such as credentials in Body, that must never be
+	// in a record or an error.
+	Secrets []string
 	// Body is merged into every request body last, object by object, so that it
 	// can change any field; a nil value takes a field out.
-	Body map[string]any
-	// Classes adds headers and body fields for the sessions of a class.
-	Classes map[string]Extra
+	Body    map[string]any
 	Dialect Dialect
 
 	// Whole asks for the answer at once instead of a stream.
@@ -86,14 +87,11 @@ type Config struct {
 	FreeLength, ForceLength bool
 	// NoUsage asks for no usage, for servers that refuse stream_options.
 	NoUsage bool
-	// EventUsage asks for usage on every event, and TokenIDs for token ids, of
-	// servers that know continuous_usage_stats and return_token_ids.
-	EventUsage, TokenIDs bool
+	// EventUsage asks for usage on every event, of servers that know
+	// continuous_usage_stats.
+	EventUsage bool
 	// PromptIDs sends completions' prompts as token ids.
 	PromptIDs bool
-	// Temperature is sent where not nil. By default the server's own holds, as
-	// it does for most users. No seed is ever sent.
-	Temperature *float64
 
 	Connections Connections
 	// Timeout bounds each prompt of a probe; 0, or more than 90 s: 90 s. The
@@ -115,12 +113,6 @@ type Config struct {
 	// Zero is that clock's reading at the run's start. It is subtracted from
 	// every time in a record.
 	Zero time.Duration
-}
-
-// Extra is what a class adds to its requests.
-type Extra struct {
-	Header http.Header
-	Body   map[string]any
 }
 
 // A Client prepares and sends the requests of a plan. It is safe for
@@ -165,11 +157,7 @@ func New(cfg Config, do Doer, r Renderer) (*Client, error) {
 		}
 		c.now = clocked.Clock().Now
 	}
-	headers := []http.Header{cfg.Header}
-	for _, extra := range cfg.Classes {
-		headers = append(headers, extra.Header)
-	}
-	c.secrets = newRedactor(u, headers...)
+	c.secrets = newRedactor(u, cfg.Secrets, cfg.Header)
 	if p, ok := u.User.Password(); ok {
 		if c.header.Get("Authorization") == "" {
 			basic := http.Request{Header: c.header}
@@ -234,19 +222,15 @@ func (c *Client) Prepare(s *plan.Session, turn int, replies []string) (send func
 	if err != nil {
 		return fail(err)
 	}
-	extra := c.cfg.Classes[s.Class]
 	salt := ""
 	if c.cfg.CacheSalt != nil {
 		salt = c.cfg.CacheSalt(s)
 	}
-	body, choices, err := c.body(p, s.Model, s.Priority, t.OutputTokens, salt, extra.Body)
+	body, choices, err := c.body(p, s.Model, s.Priority, t.OutputTokens, salt)
 	if err != nil {
 		return fail(err)
 	}
 	req := c.request(body)
-	for name, values := range extra.Header {
-		req.Header[http.CanonicalHeaderKey(name)] = values
-	}
 	if req.Header.Get("X-Request-Id") == "" {
 		req.Header.Set("X-Request-Id", requestID(c.cfg.Salt, s.Seq, t.Index))
 	}

@@ -456,19 +456,3 @@ func (s *SLO) Objectives() iter.Seq2[string, *Objective] {
 		}
 	}
 }
-
-// Override returns s with every key that class sets taken from class.
-func (s SLO) Override(class SLO) SLO {
-	for _, o := range []struct{ to, from **Objective }{
-		{&s.TTFT, &class.TTFT}, {&s.FirstAnswer, &class.FirstAnswer}, {&s.TPOT, &class.TPOT},
-		{&s.ITL, &class.ITL}, {&s.E2E, &class.E2E}, {&s.Stall, &class.Stall},
-	} {
-		if *o.from != nil {
-			*o.to = *o.from
-		}
-	}
-	if class.Attainment != 0 {
-		s.Attainment = class.Attainment
-	}
-	return s
-}

@@ -332,6 +332,9 @@ func expand(s string, lookup func(string) (string, bool)) (string, error) {
 type Resolved struct {
 	URL     string
 	Headers map[string]string
+	// Secrets are the credentials among the body's fields: they must not be told
+	// when a server echoes them.
+	Secrets []string
 }
 
 // Resolve replaces each ${NAME} in the target's URL and headers by what lookup
@@ -347,6 +350,7 @@ func (t *Target) Resolve(lookup func(name string) (string, bool)) (Resolved, err
 			return Resolved{}, fmt.Errorf("target.headers.%s: %w", name, err)
 		}
 	}
+	credentials(t.Body, func(fields map[string]any, name string) { r.Secrets = append(r.Secrets, fields[name].(string)) })
 	return r, nil
 }
 
@@ -373,18 +377,24 @@ func (e *Experiment) redact() {
 }
 
 // redactFields takes typed credentials out of a body, at any depth.
-func redactFields(v any) {
+func redactFields(v map[string]any) {
+	credentials(v, func(fields map[string]any, name string) { fields[name] = redacted })
+}
+
+// credentials calls yield with every field of a body whose name says that its
+// text is a credential, at any depth.
+func credentials(v any, yield func(fields map[string]any, name string)) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, field := range v {
 			if _, text := field.(string); text && secretName.MatchString(name) {
-				v[name] = redacted
+				yield(v, name)
 			}
-			redactFields(field)
+			credentials(field, yield)
 		}
 	case []any:
 		for _, entry := range v {
-			redactFields(entry)
+			credentials(entry, yield)
 		}
 	}
 }

@@ -640,19 +640,6 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestSLOOverride(t *testing.T) {
-	ms := time.Millisecond
-	all := SLO{TTFT: &Objective{Limit: 1000 * ms}, E2E: &Objective{Limit: 9000 * ms}, Attainment: 0.99}
-	got := all.Override(SLO{TTFT: &Objective{Limit: 500 * ms}, TPOT: &Objective{Limit: 80 * ms}})
-	var names []string
-	for name, o := range got.Objectives() {
-		names = append(names, fmt.Sprint(name, o.Limit))
-	}
-	if s := strings.Join(names, " "); s != "ttft500ms tpot80ms e2e9s" || got.Attainment != 0.99 || all.TTFT.Limit != time.Second {
-		t.Errorf("%s %v", s, got.Attainment)
-	}
-}
-
 func TestSecrets(t *testing.T) {
 	t.Setenv("SPEC_TEST_KEY", "s3cret")
 	e := must(t, `target:
