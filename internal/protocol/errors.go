@@ -179,13 +179,16 @@ type redactor struct{ secrets []string }
 
 // newRedactor collects what must never reach a record: the values of the
 // user's headers (but those that say only what the content is), and what the
-// URL hides in its user part and query.
-func newRedactor(u *url.URL, header http.Header) *redactor {
+// URL hides in its user part and query, and whatever else is named.
+func newRedactor(u *url.URL, named []string, header http.Header) *redactor {
 	var r redactor
 	add := func(s string) {
 		if len(s) >= 4 {
 			r.secrets = append(r.secrets, s)
 		}
+	}
+	for _, s := range named {
+		add(s)
 	}
 	for name, values := range header {
 		switch http.CanonicalHeaderKey(name) {
