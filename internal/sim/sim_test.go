@@ -741,3 +741,37 @@ func TestL6_FreezeTruth(t *testing.T) {
 		t.Errorf("p95: median %.2f s, the truth is 9.0 s", m)
 	}
 }
+
+// BenchmarkRun plays requests of 1,000 tokens in and 200 out on the default
+// profile: far past what the engine can serve, and at 10/s.
+func BenchmarkRun(b *testing.B) {
+	for _, bc := range []struct {
+		name string
+		gap  time.Duration
+		cfg  Config
+	}{
+		{"saturated", time.Millisecond, Config{}},
+		{"saturated, sglang", time.Millisecond, Config{Policy: SGLang}},
+		{"saturated, llama.cpp", time.Millisecond, Config{Policy: LlamaCpp}},
+		{"10 a second", 100 * time.Millisecond, Config{}},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			requests, virtual := 0, time.Duration(0)
+			for b.Loop() {
+				e := mustNew(b, bc.cfg)
+				i := -1
+				end, err := Run(e, func() (time.Duration, *Request, bool) {
+					i++
+					return time.Duration(i) * bc.gap, &Request{Prompt: prompt(i, 1000), MaxTokens: 200}, i < 2000
+				}, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				requests += i
+				virtual += end
+			}
+			b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "requests/s")
+			b.ReportMetric(virtual.Seconds()/b.Elapsed().Seconds(), "×real-time")
+		})
+	}
+}
