@@ -70,6 +70,12 @@ func (cmd simCmd) Run(c *console) error {
 	if cmd.Replicas < 1 {
 		return errors.New("--replicas: must be at least 1")
 	}
+	switch {
+	case cmd.Paced && (cmd.Replicas > 1 || cmd.ReplicaAddrs || len(cmd.Fault) > 0 || cmd.Truth != ""):
+		return errors.New("--paced: there is no engine, hence no --replicas, --replica-addrs, --fault and --truth")
+	case cmd.Overload == "in-band-503" && cmd.MaxQueue == 0:
+		return errors.New("--overload: needs --max-queue, without which the queue has no bound")
+	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ln, err := net.Listen("tcp", cmd.Addr)

@@ -65,12 +65,13 @@ func fetch(t *testing.T, url, body string) string {
 		resp, err = http.Post(url, "application/json", strings.NewReader(body))
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return ""
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("%s: %s %v %s", url, resp.Status, err, b)
+		t.Errorf("%s: %s %v %s", url, resp.Status, err, b)
 	}
 	return string(b)
 }
@@ -150,7 +151,7 @@ func TestSim_FlagsReachTheServer(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"--fault", "melt"}, {"--fault", "freeze,for=5"}, {"--fault", "freeze,replica=1"}, {"--router", "any"}, {"--quirk", "any"},
-		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--metrics", "tgi"}, {"--policy", "tgi"}, {"--speculate", "99"},
+		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--metrics", "tgi"}, {"--policy", "tgi"}, {"--paced", "--fault", "freeze"}, {"--overload", "in-band-503"}, {"--speculate", "99"},
 	} {
 		var errs bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -178,5 +179,55 @@ func TestSim_DocumentedFaults(t *testing.T) {
 	}
 	if n < 2 {
 		t.Errorf("the reference shows %d orders", n)
+	}
+}
+
+// What is ordered to go wrong is what a run finds.
+func TestSim_RunSeesTheFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	for _, tc := range []struct {
+		name, order string
+		args        []string
+		want        string // the outcome that some turns have, beside those that are ok
+	}{
+		{"errors in mid-stream", "", []string{"--fault", "error,share=0.3,after=3"}, "stream_error"},
+		{"cut streams", "", []string{"--fault", "drop,share=0.3,after=3"}, "stream_error"},
+		{"a full queue told inside a 200", "", []string{"--max-queue", "1", "--max-seqs", "2", "--overload", "in-band-503"}, "rejected"},
+		{"what was in flight at a restart", `{"kind":"restart"}`, nil, "stream_error"},
+		{"what came during a restart", `{"kind":"restart","for":"300ms"}`, nil, "rejected"},
+	} {
+		urls, stop := startSim(t, 0, tc.args...)
+		var ordered sync.WaitGroup
+		if tc.order != "" {
+			ordered.Go(func() { // once the run's requests are inside
+				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+					var v struct {
+						Load int `json:"server_load"`
+					}
+					if json.Unmarshal([]byte(fetch(t, urls[0]+"/load", "")), &v) == nil && v.Load >= 3 {
+						fetch(t, urls[0]+"/sim/faults", tc.order)
+						return
+					}
+				}
+				t.Errorf("%s: the server was never busy", tc.name)
+			})
+		}
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"run", "--url", urls[0], "--rate", "60/s", "--for", "1s", "--warm-up", "0s", "--input", "50", "--output", "40", "--out", filepath.Join(t.TempDir(), "r"), "--json", "--quiet"}, &out, &errs)
+		ordered.Wait()
+		stop()
+		var v struct {
+			Counts map[string]int
+		}
+		if err := json.Unmarshal(out.Bytes(), &v); err != nil || code == exitUsage || code == exitNothing {
+			t.Fatalf("%s: exit code %d, %v: %s", tc.name, code, err, &errs)
+		}
+		if v.Counts[tc.want] == 0 || v.Counts["ok"] == 0 {
+			t.Errorf("%s: %v", tc.name, v.Counts)
+		}
+		t.Logf("%s: %v", tc.name, v.Counts)
 	}
 }
