@@ -69,15 +69,13 @@ type feeder struct {
 	out      *recorder
 	progress *Progress
 	hash     *plan.Hasher
-	phases   *phaseCounts
 
 	slots   chan struct{} // one for each first turn that is ahead
 	stop    chan struct{} // closed when the load has ended
 	loadEnd time.Duration // set before stop is closed
 
-	last     time.Duration // when the session taken last is scheduled
-	maxAhead int
-	read     bool // all of the plan was read
+	last time.Duration // when the session taken last is scheduled
+	read bool          // all of the plan was read
 }
 
 func (f *feeder) run(ctx context.Context) {
@@ -125,7 +123,6 @@ func (f *feeder) take() *session {
 	if s.planned {
 		f.hash.Add(p)
 		f.progress.planned.Add(int64(len(p.Turns)))
-		f.phases.planned(p.Scheduled)
 	}
 	return s
 }
@@ -156,7 +153,6 @@ func (f *feeder) ahead(s *session) bool {
 	case <-f.stop:
 		return false
 	}
-	f.maxAhead = max(f.maxAhead, len(f.slots))
 	f.in.take(s)
 	by := t.due
 	if by == plan.Unset {
@@ -192,14 +188,12 @@ func (f *feeder) begun(t *turn) {
 	if s := t.s; !s.planned {
 		s.planned = true
 		f.progress.planned.Add(int64(len(s.Turns)))
-		f.phases.planned(t.due)
 		if f.opt.Clients > 0 {
 			p, _ := plan.PhaseAt(f.opt.Phases, t.due)
 			s.phase = p.Name
 			f.hash.Add(s.Session)
 		}
 	}
-	f.phases.released(t.due)
 }
 
 // rest reads what the load's end left of the plan, to record it.
@@ -216,7 +210,6 @@ func (f *feeder) rest(ctx context.Context) {
 		}
 		f.hash.Add(p)
 		f.progress.planned.Add(int64(len(p.Turns)))
-		f.phases.planned(p.Scheduled)
 		f.never(&session{Session: p, phase: p.Phase})
 		n += len(p.Turns)
 	}
@@ -319,42 +312,6 @@ func prepareAll(q *prepQueue, prepare Prepare, now func() time.Duration, in *inb
 		}
 		in.postPrepared(t)
 	}
-}
-
-// phaseCounts counts arrivals by phase; the last entry is for those outside.
-type phaseCounts struct {
-	phases []plan.Phase
-	mu     sync.Mutex
-	n      []PhaseCount
-}
-
-func newPhaseCounts(phases []plan.Phase) *phaseCounts {
-	c := &phaseCounts{phases: phases, n: make([]PhaseCount, len(phases)+1)}
-	for i, p := range phases {
-		c.n[i].Name, c.n[i].Measured = p.Name, p.Measured
-	}
-	return c
-}
-
-func (c *phaseCounts) at(t time.Duration) *PhaseCount {
-	for i, p := range c.phases {
-		if t >= p.Start && t < p.End {
-			return &c.n[i]
-		}
-	}
-	return &c.n[len(c.phases)]
-}
-
-func (c *phaseCounts) planned(t time.Duration) {
-	c.mu.Lock()
-	c.at(t).Planned++
-	c.mu.Unlock()
-}
-
-func (c *phaseCounts) released(t time.Duration) {
-	c.mu.Lock()
-	c.at(t).Released++
-	c.mu.Unlock()
 }
 
 // recorder hands records to Options.Record from one goroutine. A sink that

@@ -119,14 +119,9 @@ type Result struct {
 	Planned int64
 	// Outcomes counts turns by record.Outcome.
 	Outcomes [record.NotDue + 1]int64
-	// Phases counts sessions by the phase of their arrival, in the order of
-	// Options.Phases; arrivals outside of every phase come last, unnamed.
-	Phases []PhaseCount
 	// LatePrepared counts turns that were due before they were prepared. Their
 	// delay is part of their lateness.
 	LatePrepared int64
-	// MaxAhead is the largest number of first turns held ahead of their time.
-	MaxAhead int
 	// PlanHash digests the sessions scheduled before the end of the last
 	// measured phase (in closed loop those begun).
 	PlanHash string
@@ -140,12 +135,3 @@ type Result struct {
 // MaxNotDue bounds how many turns an interrupted run reads from the rest of its
 // plan only to record them as not_due.
 const MaxNotDue = 1_000_000
-
-// PhaseCount counts the sessions that arrive in one phase.
-type PhaseCount struct {
-	Name     string
-	Measured bool
-	// Planned sessions are those of the plan; Released those whose first turn
-	// was handed to a worker (or shed) when it was due.
-	Planned, Released int64
-}

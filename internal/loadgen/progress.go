@@ -41,15 +41,6 @@ type Snapshot struct {
 	At time.Duration
 }
 
-// Ended is how many turns have an outcome.
-func (s Snapshot) Ended() int64 {
-	var n int64
-	for _, v := range s.Outcomes {
-		n += v
-	}
-	return n
-}
-
 // Failed is how many turns went wrong: rejected, errors, empty and timeouts.
 func (s Snapshot) Failed() int64 {
 	o := s.Outcomes

@@ -91,10 +91,10 @@ func Run(ctx context.Context, src plan.Source, prepare Prepare, opt Options) (Re
 	defer cut(errEnd)
 
 	in := &inbox{pacer: o.Pacer, until: -forever, readTo: plan.Unset}
-	prep, out, phases := newPrepQueue(), newRecorder(o.Record, o.Progress), newPhaseCounts(o.Phases)
+	prep, out := newPrepQueue(), newRecorder(o.Record, o.Progress)
 	feed := &feeder{
 		src: src, opt: &o, planEnd: planEnd(o.Phases), in: in, prep: prep, out: out,
-		progress: o.Progress, hash: plan.NewHasher(), phases: phases,
+		progress: o.Progress, hash: plan.NewHasher(),
 		slots: make(chan struct{}, o.LookaheadTurns), stop: make(chan struct{}), last: plan.Unset,
 	}
 	d := &dispatcher{
@@ -144,9 +144,7 @@ func Run(ctx context.Context, src plan.Source, prepare Prepare, opt Options) (Re
 func (d *dispatcher) sumUp(res *Result) {
 	res.Planned = d.progress.planned.Load()
 	res.Outcomes = d.out.outcomes
-	res.Phases = d.feed.phases.n
 	res.LatePrepared = d.progress.latePrepared.Load()
-	res.MaxAhead = d.feed.maxAhead
 	res.PlanHash = d.feed.hash.Sum()
 	res.PlanRead = d.feed.read || d.opt.Clients > 0
 }

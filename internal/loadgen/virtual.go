@@ -71,7 +71,7 @@ func Simulate(ctx context.Context, src plan.Source, server Server, opt Options) 
 	out.direct = true
 	feed := &feeder{
 		src: src, opt: &o, planEnd: planEnd(o.Phases), in: in, prep: prep, out: out,
-		progress: o.Progress, hash: plan.NewHasher(), phases: newPhaseCounts(o.Phases),
+		progress: o.Progress, hash: plan.NewHasher(),
 		slots: make(chan struct{}, o.LookaheadTurns), stop: make(chan struct{}), last: plan.Unset,
 	}
 	v.d = &dispatcher{
@@ -179,7 +179,6 @@ func (v *simulation) feed() (any bool) {
 			break
 		}
 		f.slots <- struct{}{}
-		f.maxAhead = max(f.maxAhead, len(f.slots))
 		t := &turn{s: s, due: plan.Unset, ready: v.now}
 		if f.opt.Clients == 0 {
 			t.due = s.Scheduled

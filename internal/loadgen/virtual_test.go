@@ -154,7 +154,6 @@ func TestSimulateIsRun(t *testing.T) {
 				slices.SortFunc(r.recs, func(a, b *record.Record) int {
 					return int(a.ID.Session-b.ID.Session)*100 + int(a.ID.Turn-b.ID.Turn)
 				})
-				r.MaxAhead = 0
 			}
 			if d := cmp.Diff(real.Result, sim.Result); d != "" {
 				t.Errorf("results differ (-run +simulated):\n%s", d)
