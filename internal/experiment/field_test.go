@@ -344,3 +344,35 @@ func experimentOf(t *testing.T, file string) *spec.Experiment {
 	}
 	return exp
 }
+
+// Later turns of scripted sessions: what the chat template adds to each is
+// measured by the probe and taken off, so that the server counts what was asked.
+func TestA12_ScriptedLaterTurnsAreAsLongAsAsked(t *testing.T) {
+	res, recs, _ := inBubble(t, `
+target: {url: http://sim}
+workload:
+  classes:
+    - name: c
+      text: {random: words}
+      input_tokens: 100
+      output_tokens: 20
+      session: {turns: 3, think: 2s, history: scripted}
+load: {rate: 2/s, phases: [{name: steady, for: 30s}]}
+`, httpapi.Options{TemplateTokens: 10})
+	later := 0
+	for _, r := range recs {
+		if r.Outcome != record.OK {
+			continue
+		}
+		if want := 100*int(r.ID.Turn+1) + 20*int(r.ID.Turn); r.AskedInput != want || r.InputTokens != want {
+			t.Fatalf("turn %d: asked %d, the server counts %d, want %d", r.ID.Turn, r.AskedInput, r.InputTokens, want)
+		}
+		if r.ID.Turn > 0 {
+			later++
+		}
+	}
+	if later < 50 {
+		t.Errorf("%d later turns", later)
+	}
+	sums(t, res.Summary)
+}

@@ -43,7 +43,7 @@ func Probe(ctx context.Context, exp *spec.Experiment, opt Options) (*protocol.Pr
 // (no connection, or the probe's prompt was answered by a client error) ends the
 // run before it begins; one that is only busy or failing does not.
 func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Experiment, conn *wire.Client, man *Manifest) {
-	man.Target = TargetFacts{URL: bareURL(cfg.BaseURL), API: string(cfg.API), Model: cfg.Model, TemplateTokens: -1}
+	man.Target = TargetFacts{URL: bareURL(cfg.BaseURL), API: string(cfg.API), Model: cfg.Model, TemplateTokens: -1, LaterTokens: -1}
 	client, err := protocol.New(*cfg, conn, nil)
 	if err != nil {
 		f.add("target", analysis.Error, err.Error(), "correct target in the experiment file")
@@ -51,7 +51,7 @@ func (f *findings) probe(ctx context.Context, cfg *protocol.Config, exp *spec.Ex
 	}
 	r := client.Probe(ctx)
 	man.Target.Dialect, man.Target.EngineVersion, man.Target.MaxModelLen = string(r.Dialect), r.Version, max(r.MaxModelLen, 0)
-	man.Target.TemplateTokens = r.TemplateTokens
+	man.Target.TemplateTokens, man.Target.LaterTokens = r.TemplateTokens, r.LaterTokens
 	man.Target.CacheSalts = r.CacheSalts
 	cfg.Dialect = r.Dialect
 	if cfg.Model == "" {
@@ -142,7 +142,7 @@ func WriteProbe(w io.Writer, r *protocol.ProbeReport) error {
 		add("counts tokens", "%s; on every event: %s; cached ones: %s", yes(r.Usage), yes(r.EventUsage), yes(r.CachedTokens))
 		add("forces lengths", "%s; asked %d, got %d", yes(r.ForcesLength), r.LengthAsked, r.LengthGot)
 		if r.TemplateTokens >= 0 {
-			add("chat template", "%d tokens around a prompt; %.3g tokens for a word", r.TemplateTokens, r.TokensPerWord)
+			add("chat template", "%d tokens around a prompt, %d more for each later turn; %.3g tokens for a word", r.TemplateTokens, max(r.LaterTokens, 0), r.TokensPerWord)
 		}
 		if r.CacheHit >= 0 {
 			add("warm prefix", "%d cached tokens when the same prompt came again; cache_salt keeps runs apart: %s", r.CacheHit, yes(r.CacheSalts))

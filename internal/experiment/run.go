@@ -119,6 +119,7 @@ type TargetFacts struct {
 	EngineVersion  string `json:"engine_version"`
 	MaxModelLen    int    `json:"max_model_len"`   // 0: it does not say
 	TemplateTokens int    `json:"template_tokens"` // what the chat template adds; -1: unknown
+	LaterTokens    int    `json:"later_tokens"`    // and for each later turn; -1: unknown
 	CacheSalts     bool   `json:"cache_salts"`     // the engine's cache_salt was seen to work, and is used
 }
 
@@ -345,7 +346,7 @@ func (in *sending) measure(ctx context.Context, target spec.Resolved) (sent load
 	if !found.reached {
 		return sent, nil
 	}
-	render := workload.RenderOptions{Salt: man.Salt, FirstTokens: max(man.Target.TemplateTokens, 0)}
+	render := workload.RenderOptions{Salt: man.Salt, FirstTokens: max(man.Target.TemplateTokens, 0), LaterTokens: max(man.Target.LaterTokens, 0)}
 	if man.Target.CacheSalts {
 		render.SaltTokens = -1 // the engine's own field does it
 	}

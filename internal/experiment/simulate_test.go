@@ -72,7 +72,7 @@ func TestSimulatedIsAsOverHTTP(t *testing.T) {
 		o    simulate.Options
 		near bool // not exactly
 	}{
-		{"sessions with think time and shared prefixes, two replicas", fmt.Sprintf(hourOfTraffic, "2/s", long), simulate.Options{Replicas: 2, Router: simulate.LeastLoaded}, false},
+		{"sessions with think time and shared prefixes, two replicas", fmt.Sprintf(hourOfTraffic, "2/s", long), simulate.Options{Replicas: 2, Router: sim.LeastLoaded}, false},
 		{"hang-ups and deadlines, past what the engine can do", fmt.Sprintf(overload, ""), simulate.Options{Engine: sim.Config{MaxSeqs: 16}}, false},
 		{"the same under a cap", fmt.Sprintf(overload, "max_in_flight: 24"), simulate.Options{Engine: sim.Config{MaxSeqs: 16}}, true},
 		{"scripted sessions, few blocks, a queue that refuses", `
@@ -104,7 +104,7 @@ load: {rate: 5/s, phases: [{name: steady, for: 60s}]}
 target: {url: http://sim, timeout: 60s}
 workload: {trace: {file: %q, repeat: true}}
 load: {rate: 2/s, phases: [{name: steady, for: 20s}]} # its own times are the same for several rows
-`, repoFile(t, "mooncake_conversation.jsonl")), simulate.Options{Replicas: 4, Router: simulate.LeastLoaded}, false},
+`, repoFile(t, "mooncake_conversation.jsonl")), simulate.Options{Replicas: 4, Router: sim.LeastLoaded}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.TemplateTokens, c.o.Seed = 10, 1
@@ -114,7 +114,7 @@ load: {rate: 2/s, phases: [{name: steady, for: 20s}]} # its own times are the sa
 				c.o.SaltTokens = 8
 			}
 			over, want, _ := inBubble(t, c.file, httpapi.Options{
-				Engine: c.o.Engine, Replicas: c.o.Replicas, Router: httpapi.Router(c.o.Router), MaxQueue: c.o.MaxQueue,
+				Engine: c.o.Engine, Replicas: c.o.Replicas, Router: c.o.Router, MaxQueue: c.o.MaxQueue,
 				TemplateTokens: c.o.TemplateTokens, Seed: c.o.Seed,
 			})
 			res, got := onPaper(t, c.file, c.o)
@@ -203,7 +203,7 @@ func comparable(r *record.Record) record.Record {
 // The same seed gives the same summary, byte for byte, and another seed another.
 func TestSimulatedSummaryIsRepeatable(t *testing.T) {
 	file := fmt.Sprintf(hourOfTraffic, "2/s", "300s")
-	o := simulate.Options{Replicas: 3, Router: simulate.LeastLoaded, TemplateTokens: 10, Seed: 4, Engine: sim.Config{Jitter: 0.03}}
+	o := simulate.Options{Replicas: 3, Router: sim.LeastLoaded, TemplateTokens: 10, Seed: 4, Engine: sim.Config{Jitter: 0.03}}
 	summary := func(file string) []byte {
 		res, _ := onPaper(t, file, o)
 		b, err := os.ReadFile(filepath.Join(res.Dir, store.SummaryName))

@@ -79,6 +79,9 @@ type ProbeReport struct {
 	// count.
 	TemplateTokens int     `json:"template_tokens"`
 	TokensPerWord  float64 `json:"tokens_per_word"`
+	// LaterTokens is what the template adds for each later turn: around the
+	// reply before it and the new message. -1: not known.
+	LaterTokens int `json:"later_tokens"`
 	// HeadersEarly: the answer's headers come well before its first output, so
 	// that they say nothing of it.
 	HeadersEarly     bool          `json:"headers_early"`
@@ -239,7 +242,7 @@ func (c *Client) Identify(ctx context.Context) Identity {
 // this configuration can measure, and what to change. Config.Dialect, where
 // set, is believed. It never fails; the report says how far it came.
 func (c *Client) Probe(ctx context.Context) ProbeReport {
-	r := ProbeReport{Identity: c.Identify(ctx), CacheHit: -1, LengthAsked: probeOutput, LengthGot: -1, TemplateTokens: -1}
+	r := ProbeReport{Identity: c.Identify(ctx), CacheHit: -1, LengthAsked: probeOutput, LengthGot: -1, TemplateTokens: -1, LaterTokens: -1}
 	if c.cfg.Dialect != Unknown && c.cfg.Dialect != r.Dialect {
 		r.Evidence = append(r.Evidence, fmt.Sprintf("the configuration says %s", c.cfg.Dialect))
 		r.Dialect = c.cfg.Dialect
@@ -252,7 +255,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 	with.cfg.Dialect, with.cfg.EventUsage, with.cfg.PromptIDs = r.Dialect, false, false
 
 	// One prompt, with usage and a forced length; without what is refused.
-	short := with.ask(ctx, r.Model, probeWords)
+	short := with.ask(ctx, r.Model, says("user", probeWords))
 	for _, retry := range []struct {
 		words   []string
 		without *bool
@@ -272,7 +275,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 			continue
 		}
 		*retry.without, *retry.refused = true, true
-		short = with.ask(ctx, r.Model, probeWords)
+		short = with.ask(ctx, r.Model, says("user", probeWords))
 	}
 	if r.AnswerStatus = short.HTTPStatus; short.HTTPStatus > 0 {
 		r.Reached = true
@@ -299,7 +302,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 
 	// A longer prompt, with usage on every event where that can be asked for.
 	with.cfg.EventUsage = !with.cfg.NoUsage
-	long := with.ask(ctx, r.Model, 4*probeWords)
+	long := with.ask(ctx, r.Model, says("user", 4*probeWords))
 	with.cfg.EventUsage = false
 	if long.Outcome == record.OK {
 		r.EventUsage = r.Streams
@@ -309,7 +312,7 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 	}
 	// The same again: its prefix has been seen, so that a server that counts
 	// cached tokens has some to count.
-	again := with.ask(ctx, r.Model, 4*probeWords)
+	again := with.ask(ctx, r.Model, says("user", 4*probeWords))
 	if long.Outcome != record.OK {
 		long = again
 	}
@@ -320,13 +323,19 @@ func (c *Client) Probe(ctx context.Context) ProbeReport {
 			with.cfg.Body = map[string]any{}
 		}
 		with.cfg.Body["cache_salt"] = rand.Text()
-		salted := with.ask(ctx, r.Model, 4*probeWords)
+		salted := with.ask(ctx, r.Model, says("user", 4*probeWords))
 		with.cfg.Body = c.cfg.Body
 		r.CacheSalts = salted.Outcome == record.OK && salted.CachedTokens < probeWords
 	}
 	r.CachedTokens = short.CachedTokens >= 0 || long.CachedTokens >= 0 || again.CachedTokens >= 0
 	if short.InputTokens > 0 && long.InputTokens > 0 {
 		r.TokensPerWord, r.TemplateTokens = line(probeWords, short.InputTokens, 4*probeWords, long.InputTokens)
+	}
+	if c.cfg.API == OpenAIChat && r.TemplateTokens >= 0 {
+		later := with.ask(ctx, r.Model, says("user", probeWords), says("assistant", probeWords), says("user", probeWords))
+		if later.InputTokens > 0 {
+			r.LaterTokens = max(0, later.InputTokens-int(math.Round(3*probeWords*r.TokensPerWord))-r.TemplateTokens)
+		}
 	}
 	r.advise(c.cfg)
 	return r
@@ -339,21 +348,26 @@ func line(words1, tokens1, words2, tokens2 int) (slope float64, floor int) {
 	return slope, max(0, int(math.Round(float64(tokens1)-slope*float64(words1))))
 }
 
-// ask sends a prompt of so many words, each a token of its own in the usual
+// says is a message of so many words, each a token of its own in the usual
 // vocabularies.
-func (c *Client) ask(ctx context.Context, model string, words int) *record.Record {
+func says(role string, words int) Message {
+	return Message{Role: role, Content: strings.Repeat(" the", words)}
+}
+
+// ask sends one prompt.
+func (c *Client) ask(ctx context.Context, model string, messages ...Message) *record.Record {
 	ctx, cancel := context.WithTimeout(ctx, c.askTimeout())
 	defer cancel()
 	s := &plan.Session{Turns: []plan.Turn{{OutputTokens: probeOutput, Prompt: plan.Prompt{Item: -1}}}}
 	rec := record.New(s, &s.Turns[0])
-	body, choices, err := c.body(prompt{messages: []Message{{Role: "user", Content: strings.Repeat(" the", words)}}}, model, 0, probeOutput, "")
+	body, choices, err := c.body(prompt{messages: messages}, model, 0, probeOutput, "")
 	if err != nil {
 		rec.Outcome, rec.Error = record.HTTPError, err.Error()
 		return rec
 	}
 	req := c.request(body)
 	if req.Header.Get("X-Request-Id") == "" {
-		req.Header.Set("X-Request-Id", fmt.Sprintf("trueload-probe-%d", words))
+		req.Header.Set("X-Request-Id", fmt.Sprintf("trueload-probe-%d", len(body)))
 	}
 	c.send(ctx, req, rec, choices, false)
 	return rec

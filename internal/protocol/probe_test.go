@@ -211,12 +211,13 @@ func TestProbe(t *testing.T) {
 		want(t, "forces", r.ForcesLength, true)
 		want(t, "got", r.LengthGot, probeOutput)
 		want(t, "template", r.TemplateTokens, 23)
+		want(t, "later turns", r.LaterTokens, 0)
 		want(t, "tokens per word", r.TokensPerWord, 1)
 		want(t, "headers early", r.HeadersEarly, true)
 		want(t, "headers after", r.HeadersAfter, ms)
 		want(t, "first output after", r.FirstOutputAfter, 102*ms)
 		wantAdvice(t, r, "headers come before the first token")
-		want(t, "requests", e.seen, 3)
+		want(t, "requests", e.seen, 4)
 	})
 	t.Run("one that does little", func(t *testing.T) {
 		e := &engine{pages: models("library"), noUsage: true, stopsAt: 3}
