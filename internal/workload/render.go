@@ -19,7 +19,9 @@ import (
 type RenderOptions struct {
 	// Salt is the run's. The words made of it stand first in every session, so
 	// that no prompt begins like one of an earlier run. Sessions of the phases
-	// before the first measured one have words of their own.
+	// before the first measured one have words of their own; in closed loop, where
+	// no session has a time before it begins, all take the run's, and a warm-up
+	// shares these few words with what is measured.
 	Salt string
 	// SaltTokens is how many words of salt there are, out of 1,600 each; 0: 8,
 	// which are 85 bits. Below 0: none, for an engine that takes CacheSalt.
