@@ -43,7 +43,7 @@ type runCmd struct {
 	Simulate    bool     `group:"Simulation" help:"Send nothing: simulated engines answer in virtual time, as fast as they can be computed. target.url has no meaning."`
 	SimProfile  string   `group:"Simulation" help:"The GPU and model they behave like; trueload sim --profile list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
 	SimReplicas int      `group:"Simulation" help:"How many engines stand behind the router." default:"1" placeholder:"N"`
-	SimRouter   string   `group:"Simulation" help:"How requests are spread over them: round-robin or least-loaded." enum:"round-robin,least-loaded" default:"round-robin" placeholder:"NAME"`
+	SimRouter   string   `group:"Simulation" help:"How requests are spread over them: round-robin, least-loaded, prefix-aware or session-pinned." enum:"round-robin,least-loaded,prefix-aware,session-pinned" default:"round-robin" placeholder:"NAME"`
 	Out         string   `group:"Output" help:"The result directory; it must not hold a result." placeholder:"DIR"`
 	JSON        bool     `name:"json" group:"Output" help:"summary.json on standard output, everything else on standard error."`
 	Quiet       bool     `group:"Output" help:"No progress and no report."`
@@ -92,7 +92,7 @@ func (cmd runCmd) simulation(exp *spec.Experiment) (*simulate.Options, error) {
 	if cmd.SimReplicas < 1 {
 		return nil, errors.New("--sim-replicas: must be at least 1")
 	}
-	router, err := simulate.ParseRouter(cmd.SimRouter)
+	router, err := sim.ParseRouting(cmd.SimRouter)
 	if err != nil {
 		return nil, fmt.Errorf("--sim-router: %w", err)
 	}

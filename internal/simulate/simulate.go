@@ -27,28 +27,6 @@ import (
 	"github.com/trueload/trueload/internal/sim"
 )
 
-// Router is a way of spreading requests over replicas.
-type Router uint8
-
-const (
-	RoundRobin  Router = iota
-	LeastLoaded        // fewest requests in the replica, ties in turn
-)
-
-// ParseRouter reads round-robin or least-loaded.
-func ParseRouter(s string) (Router, error) {
-	for r, name := range routerNames {
-		if s == name {
-			return Router(r), nil
-		}
-	}
-	return 0, fmt.Errorf("unknown router %q: use round-robin or least-loaded", s)
-}
-
-var routerNames = [...]string{"round-robin", "least-loaded"}
-
-func (r Router) String() string { return routerNames[r] }
-
 // Options describe a cluster. The zero value is one replica of the default
 // profile that queues without bound and speaks the completions API.
 type Options struct {
@@ -57,7 +35,9 @@ type Options struct {
 	Engine sim.Config
 	// Replicas is the number of engines; 0: 1.
 	Replicas int
-	Router   Router
+	// Router picks the replica of a request; SessionPinned keeps a session's
+	// turns together.
+	Router sim.Routing
 	// MaxQueue is the most requests that wait for a first place in one replica's
 	// batch; one more is refused with 429. 0: no limit.
 	MaxQueue int
@@ -95,7 +75,7 @@ type Cluster struct {
 	maxLen   int
 	replicas []*replica
 	busy     agenda // the replicas that do something by themselves
-	turn     int
+	router   *sim.Router
 	refused  []refusedCall // in order
 	prompts  prompts
 }
@@ -108,8 +88,8 @@ func New(o Options) (*Cluster, error) {
 	if o.Replicas < 0 || o.MaxQueue < 0 || o.TemplateTokens < 0 || o.SaltTokens < 0 {
 		return nil, errors.New("simulate: Replicas, MaxQueue, TemplateTokens and SaltTokens must not be negative")
 	}
-	if o.Router > LeastLoaded {
-		return nil, fmt.Errorf("simulate: unknown router %d", o.Router)
+	if o.Router > sim.SessionPinned {
+		return nil, fmt.Errorf("simulate: unknown router %v", o.Router)
 	}
 	c := &Cluster{opt: o, prompts: prompts{chat: o.Chat, preface: o.TemplateTokens, salt: o.SaltTokens, warmUp: o.WarmUp}}
 	for i := range o.Replicas {
@@ -122,6 +102,7 @@ func New(o Options) (*Cluster, error) {
 		c.opt.Engine, c.maxLen = e.Config(), e.Config().MaxModelLen
 		c.replicas = append(c.replicas, &replica{index: i, engine: e, place: -1})
 	}
+	c.router = sim.NewRouter(o.Router, o.Replicas, c.opt.Engine)
 	return c, nil
 }
 
@@ -214,7 +195,7 @@ func (c *Cluster) Send(now time.Duration, call *loadgen.Call) {
 		c.refuse(now, call, http.StatusBadRequest, fmt.Sprintf("the prompt's %d tokens and max_tokens of %d are longer than this model's maximum context length of %d tokens", n, q.MaxTokens, c.maxLen))
 		return
 	}
-	r := c.pick()
+	r := c.replicas[c.router.Pick(&q.Request, uint64(s.Seq), c.load)]
 	if c.opt.MaxQueue > 0 && r.queued >= c.opt.MaxQueue {
 		c.refuse(now, call, http.StatusTooManyRequests, fmt.Sprintf("the engine is overloaded: %d requests are waiting", c.opt.MaxQueue))
 		return
@@ -237,21 +218,7 @@ func (c *Cluster) Send(now time.Duration, call *loadgen.Call) {
 	}
 }
 
-// pick is the router.
-func (c *Cluster) pick() *replica {
-	n := len(c.replicas)
-	first := c.turn
-	c.turn = (c.turn + 1) % n
-	best := c.replicas[first]
-	if c.opt.Router == LeastLoaded {
-		for i := 1; i < n; i++ {
-			if r := c.replicas[(first+i)%n]; r.load < best.load {
-				best = r
-			}
-		}
-	}
-	return best
-}
+func (c *Cluster) load(replica int) int64 { return int64(c.replicas[replica].load) }
 
 // refuse answers with an error, a moment later.
 func (c *Cluster) refuse(now time.Duration, call *loadgen.Call, status int, message string) {

@@ -157,7 +157,7 @@ func New(o Options) (*Server, error) {
 		}
 		s.replicas = append(s.replicas, newReplica(i, e, s.start, &s.faults, o.Truth != nil, s.stop))
 	}
-	s.router.init(s.opt)
+	s.router.Router = sim.NewRouter(s.opt.Router, s.opt.Replicas, s.opt.Engine)
 	for _, r := range s.replicas {
 		go r.run()
 	}
