@@ -4,15 +4,16 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 )
 
 // SGLang's constants (srt/environ.py, srt/managers/schedule_policy.py).
 const (
-	ratioInit    = 0.7              // of the output still allowed, what a running request is taken to need
-	ratioMin     = 0.14 * ratioInit // where it decays to
-	ratioDecay   = (ratioInit - ratioMin) / 600
-	clipNew      = 4096 // of a request's allowed output, what admission looks at
-	retractSteps = 20   // decode steps that a retraction makes room for
+	ratioInit  = 0.7              // of the output still allowed, what a running request is taken to need
+	ratioMin   = 0.14 * ratioInit // where it decays to
+	ratioDecay = (ratioInit - ratioMin) / 600
+	clipNew    = 4096 // of a request's allowed output, what admission looks at
+	aheadSteps = 20   // decode steps that a retraction looks ahead
 )
 
 // radix is SGLang's scheduler over a radix tree of tokens (page size 1):
@@ -42,9 +43,10 @@ type radix struct {
 	evictable int // tokens in nodes that nobody holds
 	clock     uint64
 	ratio     float64
-	prefilled bool // the batch is one of prefill
-	chunked   *seq // running, its prompt cut
-	full      bool // the head did not fit, and nothing has been freed since
+	end       time.Duration // of the last step
+	prefilled bool          // the batch is one of prefill
+	chunked   *seq          // running, its prompt cut
+	full      bool          // the head did not fit, and nothing has been freed since
 }
 
 // node is an edge of the tree with the tokens on it, and the node at its end.
@@ -58,6 +60,9 @@ type node struct {
 }
 
 func (p *radix) schedule() {
+	if len(p.e.running) == 0 && p.e.step.Start > p.end {
+		p.ratio = ratioInit // it was idle
+	}
 	if p.prefill(); !p.prefilled {
 		p.decode()
 	}
@@ -162,8 +167,9 @@ func (p *radix) decode() {
 	}
 }
 
-// retractFrom makes room for the next steps of a batch, and returns what stays
-// of it.
+// retractFrom makes room for the next token of a batch, and returns what stays
+// of it. What is evictable goes ahead for 20 steps. The ratio becomes what those
+// that stay have made, and 20 more each, of all that they may.
 func (p *radix) retractFrom(batch []*seq) []*seq {
 	order := slices.Clone(batch) // the last goes first
 	slices.SortStableFunc(order, func(a, b *seq) int {
@@ -172,7 +178,8 @@ func (p *radix) retractFrom(batch []*seq) []*seq {
 	for len(order) > 1 {
 		p.retract(order[len(order)-1])
 		order = order[:len(order)-1]
-		if p.avail+p.evictable >= len(order)*retractSteps {
+		p.evict(min(len(order)*aheadSteps, p.avail+p.evictable))
+		if p.avail >= len(order) {
 			break
 		}
 	}
@@ -181,10 +188,10 @@ func (p *radix) retractFrom(batch []*seq) []*seq {
 	}
 	made, allow := 0, 0
 	for _, s := range order {
-		made += len(s.out) + retractSteps
+		made += len(s.out) + aheadSteps
 		allow += s.limit
 	}
-	p.ratio = math.Min(1, float64(made)/float64(allow))
+	p.ratio = math.Min(1, float64(made)/float64(allow+1))
 	return slices.DeleteFunc(batch, func(s *seq) bool { return s.node == nil })
 }
 
@@ -209,6 +216,7 @@ func (p *radix) drop(s *seq) {
 }
 
 func (p *radix) computed(c chunk) {
+	p.end = p.e.step.End()
 	if p.prefilled {
 		p.keep(c.s)
 	}

@@ -3,11 +3,13 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // checkTree verifies the tree's own books.
@@ -145,6 +147,81 @@ func TestSGLangSchedule(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The ratio decays while all is well, and begins anew after an idle time.
+func TestSGLangRatio(t *testing.T) {
+	e := mustNew(t, Config{Profile: flat, Policy: SGLang, BlockSize: 1, Blocks: 2001})
+	p := e.policy.(*radix)
+	admit := func(r *Request, now time.Duration) time.Duration {
+		if err := e.Admit(now, r); err != nil {
+			t.Fatal(err)
+		}
+		return e.Step(now).End()
+	}
+	now := admit(&Request{Prompt: prompt(1, 10), MaxTokens: 1000}, 0)
+	if p.ratio != 0.7 {
+		t.Errorf("ratio %v at first", p.ratio)
+	}
+	for range 300 {
+		now = e.Step(now).End()
+	}
+	if want := 0.7 - 300*(0.7-0.098)/600; math.Abs(p.ratio-want) > 1e-9 {
+		t.Errorf("ratio %v after 300 decode steps, want %v", p.ratio, want)
+	}
+	for range 600 {
+		now = e.Step(now).End()
+	}
+	if math.Abs(p.ratio-0.098) > 1e-9 {
+		t.Errorf("ratio %v after 900 decode steps, want 0.098", p.ratio)
+	}
+	now = finish(e, now)
+	decayed := p.ratio
+	now = admit(&Request{Prompt: prompt(2, 10), MaxTokens: 1}, now)
+	if p.ratio != decayed {
+		t.Errorf("ratio %v though the engine was never idle", p.ratio)
+	}
+	if admit(&Request{Prompt: prompt(3, 10), MaxTokens: 1}, now+1); p.ratio != 0.7 {
+		t.Errorf("ratio %v after an idle time", p.ratio)
+	}
+}
+
+// Three requests with a prompt of 10 tokens fill 100; the youngest has the
+// fewest output tokens and goes alone, since one token for each of the others is
+// all that the step needs.
+func TestSGLangRetractsNoMoreThanNeeded(t *testing.T) {
+	e := mustNew(t, Config{Profile: flat, Policy: SGLang, BlockSize: 1, Blocks: 101})
+	p := e.policy.(*radix)
+	now := time.Duration(0)
+	var rs []*Request
+	for i := range 3 {
+		r := &Request{Prompt: prompt(i, 10), MaxTokens: 89}
+		rs = append(rs, r)
+		if err := e.Admit(now, r); err != nil {
+			t.Fatal(err)
+		}
+		p.ratio = 0 // lets all in
+		r.seq.limit = 40
+		for range 2 { // its prefill, and a decode step
+			now = e.Step(now).End()
+		}
+	}
+	for range 200 {
+		s := e.Step(now)
+		now = s.End()
+		checkTree(t, p)
+		if len(s.Preempted) > 0 {
+			if len(s.Preempted) != 1 || s.Preempted[0] != rs[2] {
+				t.Fatalf("%d retracted", len(s.Preempted))
+			}
+			// (out + 20 each)/(40 + 40 + 1)
+			if want := float64(rs[0].Life.Output-1+rs[1].Life.Output-1+40) / 81; p.ratio != math.Min(1, want) {
+				t.Errorf("ratio %v, want %v", p.ratio, want)
+			}
+			return
+		}
+	}
+	t.Error("nobody was retracted")
 }
 
 // a takes 10 tokens and may give 39 more, counted as 0.7 of it: 27.3. So b, with
