@@ -10,10 +10,9 @@ import (
 // within 1/128 = 0.78 % of every value in it.
 const subBits = 6
 
-// Histogram is a log-linear histogram of whole numbers from 0 up. Two of them
-// add exactly, whichever way the values were divided between them. The zero
-// value is empty and ready. Values below 128 are kept exactly, larger ones
-// within 0.8 %; mean and maximum are exact.
+// Histogram is a log-linear histogram of whole numbers from 0 up. The zero value
+// is empty and ready. Values below 128 are kept exactly, larger ones within
+// 0.8 %; mean and maximum are exact.
 type Histogram struct {
 	counts []int64
 	n      int64
@@ -37,21 +36,10 @@ func (h *Histogram) AddN(v, n int64) {
 	h.counts[i] += n
 	h.n += n
 	high, low := bits.Mul64(uint64(v), uint64(n))
-	h.addSum([2]uint64{high, low})
+	var carry uint64
+	h.sum[1], carry = bits.Add64(h.sum[1], low, 0)
+	h.sum[0], _ = bits.Add64(h.sum[0], high, carry)
 	h.max = max(h.max, v)
-}
-
-// Merge adds the other histogram's values to h.
-func (h *Histogram) Merge(o *Histogram) {
-	if len(o.counts) > len(h.counts) {
-		h.counts = append(h.counts, make([]int64, len(o.counts)-len(h.counts))...)
-	}
-	for i, c := range o.counts {
-		h.counts[i] += c
-	}
-	h.n += o.n
-	h.addSum(o.sum)
-	h.max = max(h.max, o.max)
 }
 
 // N is how many values were added.
@@ -66,12 +54,6 @@ func (h *Histogram) Mean() (float64, bool) {
 		return 0, false
 	}
 	return (float64(h.sum[0])*(1<<64) + float64(h.sum[1])) / float64(h.n), true
-}
-
-func (h *Histogram) addSum(s [2]uint64) {
-	var carry uint64
-	h.sum[1], carry = bits.Add64(h.sum[1], s[1], 0)
-	h.sum[0], _ = bits.Add64(h.sum[0], s[0], carry)
 }
 
 // Quantile returns the middle of the bucket that holds the nearest rank (never

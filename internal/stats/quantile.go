@@ -53,11 +53,8 @@ func (s Sorted[T]) At(rank int) (T, bool) {
 func (s Sorted[T]) Quantile(p Permille) (T, bool) { return s.At(p.Rank(s.N())) }
 
 // TwoSided95 is the probability that each end of a two-sided 95 % interval
-// misses; OneSided95 that of a one-sided claim.
-const (
-	TwoSided95 = 0.025
-	OneSided95 = 0.05
-)
+// misses.
+const TwoSided95 = 0.025
 
 // QuantileRanks returns the ranks, from 1, of the two order statistics between
 // which the true quantile lies, each end missing it with probability of at most

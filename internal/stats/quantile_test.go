@@ -57,8 +57,9 @@ func TestMissingAreLongerThanAny(t *testing.T) {
 // finite high end from 368 values; with 1, 5 and 10 misses from 555, 1,164 and
 // 1,835. One-sided claims at 95 % need 299, 473, 1,049 and 1,693.
 func TestSizesOfAP99(t *testing.T) {
+	const oneSided95 = 0.05
 	for misses, want := range map[int][2]int{0: {368, 299}, 1: {555, 473}, 5: {1164, 1049}, 10: {1835, 1693}} {
-		for i, tail := range []float64{TwoSided95, OneSided95} {
+		for i, tail := range []float64{TwoSided95, oneSided95} {
 			n := want[i]
 			t.Run(fmt.Sprintf("%d misses, tail %v", misses, tail), func(t *testing.T) {
 				// A missing value is one that lies above every limit: the high end is

@@ -129,7 +129,7 @@ func Batch(at, span time.Duration, n int) int {
 // they are short beside the memory of what is sampled, and for resting on B
 // batches (Korn and Graubard, Survey Methodology 24, 1998):
 //
-//	D * (1+r)/(1-r) * (t(B-1)/z)^2             r as of SerialCorrelation, where above 0
+//	D * (1+r)/(1-r) * (t(B-1)/z)^2             r as of serialCorrelation, where above 0
 //
 // alike is set where, besides, r itself is beyond chance at 5 %: the batches are
 // too short to be independent, and the effect is still too small.
@@ -147,7 +147,7 @@ func DesignEffect(hits, sizes []int) (effect float64, alike bool) {
 	if effect*(batches-1) > (distuv.ChiSquared{K: batches - 1}).Quantile(0.95) {
 		t := distuv.StudentsT{Sigma: 1, Nu: batches - 1}.Quantile(1 - TwoSided95)
 		z := distuv.UnitNormal.Quantile(1 - TwoSided95)
-		r := SerialCorrelation(hits, sizes)
+		r := serialCorrelation(hits, sizes)
 		effect *= (1 + max(r, 0)) / (1 - max(r, 0)) * t * t / (z * z)
 		// Of B independent batches r is about normal with variance 1/B, and mean 0
 		// once its bias is out (Bartlett, Journal of the Royal Statistical Society
@@ -175,11 +175,11 @@ func residuals(hits, sizes []int) (d []float64, p, n float64) {
 	return d, p, n
 }
 
-// SerialCorrelation is the correlation of a batch's share with that of the next,
+// serialCorrelation is the correlation of a batch's share with that of the next,
 // -1 to 0.9, its bias of (1+3r)/B taken out (Kendall,
 // Biometrika 41, 1954). Batches that are independent have 0 on average;
 // 0 where batches tell nothing.
-func SerialCorrelation(hits, sizes []int) float64 {
+func serialCorrelation(hits, sizes []int) float64 {
 	d, _, _ := residuals(hits, sizes)
 	squares, products := 0.0, 0.0
 	for j, x := range d {

@@ -127,7 +127,7 @@ func TestIndependentBatches(t *testing.T) {
 		}
 		d, alike := DesignEffect(hits, sizes)
 		effect += d / float64(runs)
-		correlation += SerialCorrelation(hits, sizes) / float64(runs)
+		correlation += serialCorrelation(hits, sizes) / float64(runs)
 		if alike {
 			serial += 1 / float64(runs)
 		}

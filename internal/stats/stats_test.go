@@ -8,37 +8,23 @@ import (
 	"time"
 )
 
-func TestMoments(t *testing.T) {
+func TestCV(t *testing.T) {
 	x := []float64{2, 4, 4, 4, 5, 5, 7, 9} // mean 5, population deviation 2
-	if got := Mean(x); got != 5 {
-		t.Errorf("mean %v", got)
-	}
 	if got := CV(x); !near(got, 0.4, 1e-15) {
 		t.Errorf("cv %v, want 0.4", got)
 	}
-	if !math.IsNaN(CV([]float64{-1, 1})) || !math.IsNaN(Mean(nil)) {
+	if !math.IsNaN(CV([]float64{-1, 1})) || !math.IsNaN(CV(nil)) {
 		t.Error("what does not exist must be NaN")
 	}
 }
 
-func TestCorrelations(t *testing.T) {
+func TestPearson(t *testing.T) {
 	x := []float64{1, 2, 3, 4, 5}
-	cubes := []float64{1, 8, 27, 64, 125}
 	if got := Pearson(x, []float64{3, 5, 7, 9, 11}); !near(got, 1, 1e-15) {
 		t.Errorf("a line: %v", got)
 	}
 	if got := Pearson(x, []float64{2, 1, 4, 3, 5}); !near(got, 0.8, 1e-12) { // 8/sqrt(10*10)
 		t.Errorf("by hand: %v, want 0.8", got)
-	}
-	if got := Spearman(x, cubes); !near(got, 1, 1e-15) {
-		t.Errorf("monotone: %v", got)
-	}
-	if got := MidRanks([]float64{10, 30, 20, 20, 5}); !slices.Equal(got, []float64{2, 5, 3.5, 3.5, 1}) {
-		t.Errorf("mid ranks %v", got)
-	}
-	// Ties: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5/sqrt(4.5*5).
-	if got := Spearman([]float64{1, 2, 2, 3}, []float64{1, 2, 3, 4}); !near(got, 4.5/math.Sqrt(22.5), 1e-12) {
-		t.Errorf("ties: %v", got)
 	}
 }
 
@@ -76,31 +62,5 @@ func TestDispersion(t *testing.T) {
 	}
 	if got := Dispersion(BinCounts(times, 0, 400*time.Second, time.Second)); got < 0.87 || got > 1.14 {
 		t.Errorf("Poisson: %v, want 1", got)
-	}
-}
-
-func TestKS(t *testing.T) {
-	uniform := func(v float64) float64 { return v }
-	// Middles of equal parts: off by half a step everywhere.
-	if got := KS([]float64{0.125, 0.375, 0.625, 0.875}, uniform); !near(got, 0.125, 1e-15) {
-		t.Errorf("%v, want 1/8", got)
-	}
-	if got := KS([]float64{0.5}, uniform); got != 0.5 {
-		t.Errorf("%v, want 1/2", got)
-	}
-	if got := KS([]float64{0.9, 0.95}, uniform); got != 0.9 {
-		t.Errorf("%v, want 0.9", got)
-	}
-	if got := KS2([]float64{1, 2, 3, 4}, []float64{1, 2, 3, 4}); got != 0 {
-		t.Errorf("the same: %v", got)
-	}
-	if got := KS2([]float64{1, 2}, []float64{3, 4}); got != 1 {
-		t.Errorf("apart: %v", got)
-	}
-	if got := KS2([]float64{1, 2, 3, 4}, []float64{3, 4, 5, 6}); got != 0.5 {
-		t.Errorf("half: %v", got)
-	}
-	if !math.IsNaN(KS(nil, uniform)) || !math.IsNaN(KS2(nil, []float64{1})) {
-		t.Error("nothing has no distance")
 	}
 }
