@@ -62,9 +62,10 @@ func (m *Manifest) simulated(exp *spec.Experiment, engines *simulate.Cluster) {
 		m.ID = "simulated-" + exp.Name + fmt.Sprintf("-%d", exp.Seed)
 	}
 	m.NotReproduced = append(m.NotReproduced, "the engine and the network: the answers are a simulated "+p.Name+"'s")
+	first, later := engines.TemplateTokens()
 	m.Target = TargetFacts{
 		API: exp.Target.API, Model: o.Model, Dialect: "simulated", EngineVersion: "trueload-sim",
-		MaxModelLen: o.Engine.MaxModelLen, CacheSalts: true, TemplateTokens: engines.TemplateTokens(),
+		MaxModelLen: o.Engine.MaxModelLen, CacheSalts: true, TemplateTokens: first, LaterTokens: later,
 	}
 }
 

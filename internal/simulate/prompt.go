@@ -85,14 +85,28 @@ func (p *prompts) of(s *plan.Session, i int) []sim.Token {
 	return b
 }
 
+// template is what the chat template adds to a prompt of one message, and to each
+// later turn: around the answer before it and its own message.
+func (p *prompts) template() (first, later int) {
+	if !p.chat {
+		return 0, 0
+	}
+	return p.preface + aroundMessage + atEnd, 2 * aroundMessage
+}
+
 // message appends the messages that t adds: of a session's first turn the shared
 // prefix, if there is one, as the system's, and the user's.
 func (p *prompts) message(b []sim.Token, s *plan.Session, t *plan.Turn) []sim.Token {
 	n := t.InputTokens
 	if t.Index == 0 {
 		n -= p.salt + t.Prompt.PrefixTokens
-		if p.chat && t.Prompt.Item < 0 { // how long real text is, the plan only guesses
-			n -= p.preface + aroundMessage + atEnd
+	}
+	if t.Prompt.Item < 0 { // how long real text is, the plan only guesses
+		first, later := p.template()
+		if t.Index == 0 {
+			n -= first
+		} else {
+			n -= later
 		}
 	}
 	if n < 1 {

@@ -44,8 +44,8 @@ type Options struct {
 	Seed     uint64
 
 	// Chat wraps prompts into the chat template: TemplateTokens that all share,
-	// 4 for each message and 3 at the end. As in a real run the first message is
-	// so much shorter that the prompt has the length asked for.
+	// 4 for each message and 3 at the end. As in a real run messages are so much
+	// shorter that prompts have the length asked for.
 	Chat           bool
 	TemplateTokens int
 	// WarmUp names the phases whose sessions have a salt of their own, so that
@@ -109,13 +109,9 @@ func New(o Options) (*Cluster, error) {
 // Options returns the options with their defaults filled in.
 func (c *Cluster) Options() Options { return c.opt }
 
-// TemplateTokens is what the chat template adds to a prompt of one message.
-func (c *Cluster) TemplateTokens() int {
-	if !c.opt.Chat {
-		return 0
-	}
-	return c.opt.TemplateTokens + aroundMessage + atEnd
-}
+// TemplateTokens is what the chat template adds to a prompt of one message, and
+// to each later turn.
+func (c *Cluster) TemplateTokens() (first, later int) { return c.prompts.template() }
 
 // Floored is how many prompts so far were asked to be shorter than what they
 // share and the chat template allow: they are longer than the plan asks.

@@ -316,9 +316,8 @@ func TestPromptsShareWhatTextsShare(t *testing.T) {
 	if len(first) != 200 {
 		t.Errorf("the first prompt has %d tokens, the plan says 200", len(first))
 	}
-	// A reply of 30, 4 tokens around each of two messages.
-	if len(second) != 200+30+40+8-3+3 {
-		t.Errorf("the second prompt has %d tokens", len(second))
+	if len(second) != 200+30+40 || len(third) != 200+30+40+20+60 {
+		t.Errorf("the later prompts have %d and %d tokens, want as many as all turns and answers", len(second), len(third))
 	}
 	// All of the first prompt and the answer to it come again.
 	answer := append(slices.Clone(first), outputs(base, 0)...)
