@@ -256,7 +256,12 @@ workload:
 load: {arrivals: trace}
 `, repoFile(t, c.file), c.first), httpapi.Options{Replicas: 4, Router: httpapi.LeastLoaded, TemplateTokens: 10, Seed: 1})
 			sums(t, res.Summary)
-			rows, _, _, err := trace.Load(repoFile(t, c.file), trace.Options{}, math.MaxInt)
+			tr, err := trace.Open(repoFile(t, c.file), trace.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.Close()
+			rows, _, err := tr.Load(0)
 			if err != nil {
 				t.Fatal(err)
 			}

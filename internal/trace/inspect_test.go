@@ -268,7 +268,7 @@ func BenchmarkInspect(b *testing.B) {
 }
 
 func BenchmarkReadMooncake(b *testing.B) {
-	rows, _, _, err := Load(filepath.Join(traces, "mooncake_conversation.jsonl"), Options{}, 0)
+	rows, _, _, err := load(filepath.Join(traces, "mooncake_conversation.jsonl"), Options{}, 0)
 	if err != nil {
 		b.Fatal(err)
 	}

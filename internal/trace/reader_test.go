@@ -18,6 +18,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// load opens a trace and loads it.
+func load(path string, o Options, limit int) (rows []Row, info Info, outOfOrder int, err error) {
+	r, err := Open(path, o)
+	if err != nil {
+		return nil, Info{}, 0, err
+	}
+	defer r.Close()
+	rows, outOfOrder, err = r.Load(limit)
+	return rows, r.Info(), outOfOrder, err
+}
+
 func readAll(r *Reader) ([]Row, error) {
 	var rows []Row
 	for {
@@ -141,7 +152,7 @@ func TestSamples(t *testing.T) {
 		{"azure_lmm_2025.csv", 10, 7*24*time.Hour - 305*ms},
 		{"burstgpt_3.csv", 4, 144 * time.Second},
 	} {
-		rows, info, outOfOrder, err := Load(filepath.Join(traces, c.file), Options{}, 0)
+		rows, info, outOfOrder, err := load(filepath.Join(traces, c.file), Options{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +198,7 @@ func TestL11_TimesKeepTheirDigits(t *testing.T) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			rows, _, outOfOrder, err := Load(path, Options{}, 0)
+			rows, _, outOfOrder, err := load(path, Options{}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -443,7 +454,7 @@ func TestCompressed(t *testing.T) {
 }
 
 func TestSpreadAndQuantum(t *testing.T) {
-	rows, _, _, err := Load(filepath.Join(traces, "mooncake_conversation.jsonl"), Options{}, 0)
+	rows, _, _, err := load(filepath.Join(traces, "mooncake_conversation.jsonl"), Options{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,14 +486,14 @@ func TestSpreadAndQuantum(t *testing.T) {
 			t.Fatalf("line %d moved by %s", r.Line, d)
 		}
 	}
-	rows, _, _, _ = Load(filepath.Join(traces, "azure_conv_2023.csv"), Options{}, 0)
+	rows, _, _, _ = load(filepath.Join(traces, "azure_conv_2023.csv"), Options{}, 0)
 	if got := Quantum(times()); got != 0 {
 		t.Errorf("Azure's times: quantum %s", got)
 	}
 }
 
 func TestLoadTakesTheFirstRows(t *testing.T) {
-	rows, info, _, err := Load(filepath.Join(traces, "mooncake_arxiv.jsonl"), Options{}, 5)
+	rows, info, _, err := load(filepath.Join(traces, "mooncake_arxiv.jsonl"), Options{}, 5)
 	if err != nil || len(rows) != 5 || rows[0].At != 0 || info.BlockTokens != 512 {
 		t.Errorf("%d rows, %v", len(rows), err)
 	}

@@ -8,32 +8,27 @@ import (
 	"time"
 )
 
-// Load reads the rows of a trace, sorts them by time and rebases them so that
+// Load reads the rows that are left, sorts them by time and rebases them so that
 // the first is at 0, as a replay needs them; limit > 0 takes the first so many
 // rows of the file only. It holds the rows in memory. outOfOrder counts the rows
 // that came before their predecessor in the file.
-func Load(path string, o Options, limit int) (rows []Row, info Info, outOfOrder int, err error) {
-	r, err := Open(path, o)
-	if err != nil {
-		return nil, Info{}, 0, err
-	}
-	defer r.Close()
+func (r *Reader) Load(limit int) (rows []Row, outOfOrder int, err error) {
 	for limit <= 0 || len(rows) < limit {
 		row, err := r.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return nil, r.Info(), 0, err
+			return nil, 0, err
 		}
 		rows = append(rows, row)
 	}
 	if err := r.Check(); err != nil {
-		return nil, r.Info(), 0, err
+		return nil, 0, err
 	}
 	outOfOrder = Sort(rows)
 	Rebase(rows)
-	return rows, r.Info(), outOfOrder, nil
+	return rows, outOfOrder, nil
 }
 
 // Sort sorts rows by time, rows of one time in the order they had, and returns

@@ -54,7 +54,7 @@ func TestC5_RoundTrip(t *testing.T) {
 	}
 	for _, f := range []string{"azure_code_2023.csv", "azure_lmm_2025.csv", "burstgpt_1.csv", "burstgpt_3.csv", "mooncake_conversation.jsonl", "mooncake_synthetic.jsonl"} {
 		t.Run(f, func(t *testing.T) {
-			rows, _, _, err := Load(filepath.Join(traces, f), Options{}, 0)
+			rows, _, _, err := load(filepath.Join(traces, f), Options{}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func must[T any](v T, err error) T {
 // The golden trace, written again, keeps its figures.
 func TestC5_FiguresSurvive(t *testing.T) {
 	path := filepath.Join(traces, "mooncake_conversation.jsonl")
-	rows, _, _, err := Load(path, Options{}, 0)
+	rows, _, _, err := load(path, Options{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,15 +45,9 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 		return fmt.Errorf("workload.trace: %w", err)
 	}
 	defer r.Close()
-	var rows []trace.Row
-	for t.Rows.Count == 0 || len(rows) < t.Rows.Count {
-		row, err := r.Next()
-		if err == io.EOF {
-			break
-		} else if err != nil {
-			return fmt.Errorf("workload.trace: %w", err)
-		}
-		rows = append(rows, row)
+	rows, outOfOrder, err := r.Load(t.Rows.Count)
+	if err != nil {
+		return fmt.Errorf("workload.trace: %w", err)
 	}
 	file := File{Name: t.File, Rows: len(rows)}
 	w.addDropped(&file, r.Dropped())
@@ -72,10 +66,9 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 			return fmt.Errorf("workload.trace: %s: %d of %d rows have no time: give load.arrivals and load.rate, or draw lengths from it with lengths: {joint: ...}", t.File, untimed, len(rows))
 		}
 	}
-	if n := trace.Sort(rows); n > 0 {
-		w.note("%s: %d rows came before their predecessor and were sorted by time", t.File, n)
+	if outOfOrder > 0 {
+		w.note("%s: %d rows came before their predecessor and were sorted by time", t.File, outOfOrder)
 	}
-	trace.Rebase(rows)
 	if first := t.Rows.First; first > 0 {
 		n := sort.Search(len(rows), func(i int) bool { return rows[i].At >= first })
 		rows = rows[:n]
