@@ -42,6 +42,7 @@ type runCmd struct {
 	Set         []string `group:"Plan" help:"Sets any key of the file: --set target.timeout=60s." placeholder:"KEY=VALUE" sep:"none"`
 	Simulate    bool     `group:"Simulation" help:"Send nothing: simulated engines answer in virtual time, as fast as they can be computed. target.url has no meaning."`
 	SimProfile  string   `group:"Simulation" help:"The GPU and model they behave like; trueload sim --profile list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
+	SimPolicy   string   `group:"Simulation" help:"Whose scheduler and cache they have: vllm or sglang." enum:"vllm,sglang" default:"vllm" placeholder:"NAME"`
 	SimReplicas int      `group:"Simulation" help:"How many engines stand behind the router." default:"1" placeholder:"N"`
 	SimRouter   string   `group:"Simulation" help:"How requests are spread over them: round-robin, least-loaded, prefix-aware or session-pinned." enum:"round-robin,least-loaded,prefix-aware,session-pinned" default:"round-robin" placeholder:"NAME"`
 	Out         string   `group:"Output" help:"The result directory; it must not hold a result." placeholder:"DIR"`
@@ -72,8 +73,8 @@ func (cmd runCmd) Run(c *console) error {
 	}
 	opt := experiment.Options{Dir: cmd.Out}
 	switch {
-	case !cmd.Simulate && (cmd.SimProfile != "h100-llama3-8b" || cmd.SimReplicas != 1 || cmd.SimRouter != "round-robin"):
-		return errors.New("--sim-profile, --sim-replicas and --sim-router describe simulated engines\n  hint: add --simulate, or leave them out")
+	case !cmd.Simulate && (cmd.SimProfile != "h100-llama3-8b" || cmd.SimPolicy != "vllm" || cmd.SimReplicas != 1 || cmd.SimRouter != "round-robin"):
+		return errors.New("--sim-profile, --sim-policy, --sim-replicas and --sim-router describe simulated engines\n  hint: add --simulate, or leave them out")
 	case cmd.Simulate:
 		if opt.Simulate, err = cmd.simulation(exp); err != nil {
 			return err
@@ -97,7 +98,7 @@ func (cmd runCmd) simulation(exp *spec.Experiment) (*simulate.Options, error) {
 		return nil, fmt.Errorf("--sim-router: %w", err)
 	}
 	return &simulate.Options{
-		Engine: sim.Config{Profile: profile, Jitter: simJitter}, Replicas: cmd.SimReplicas, Router: router,
+		Engine: sim.Config{Profile: profile, Policy: sim.Policy(cmd.SimPolicy), Jitter: simJitter}, Replicas: cmd.SimReplicas, Router: router,
 		TemplateTokens: simTemplate, Seed: exp.Seed,
 	}, nil
 }

@@ -20,6 +20,7 @@ type SimulationFacts struct {
 	Model    string    `json:"model"`
 	Basis    sim.Basis `json:"basis"`  // how far the profile may be believed
 	Source   string    `json:"source"` // of its numbers
+	Policy   string    `json:"policy"` // whose scheduler and cache
 	Replicas int       `json:"replicas"`
 	Router   string    `json:"router"`
 	MaxQueue int       `json:"max_queue"` // waiting requests of a replica before it refuses; 0: no limit
@@ -52,7 +53,7 @@ func (m *Manifest) simulated(exp *spec.Experiment, engines *simulate.Cluster) {
 	p := o.Engine.Profile
 	m.Simulated = true
 	m.Simulation = &SimulationFacts{
-		Profile: p.Name, GPU: p.GPU, Model: p.Model, Basis: p.Basis, Source: p.Source, Replicas: o.Replicas,
+		Profile: p.Name, GPU: p.GPU, Model: p.Model, Basis: p.Basis, Source: p.Source, Policy: string(o.Engine.Policy), Replicas: o.Replicas,
 		Router: o.Router.String(), MaxQueue: o.MaxQueue, Jitter: o.Engine.Jitter, MadeAt: m.StartedAt,
 	}
 	m.Salt = exp.Salt
