@@ -131,6 +131,16 @@ func TestSGLangSchedule(t *testing.T) {
 			},
 		},
 		{
+			name: "an adapter without a place blocks those behind it, too",
+			cfg:  tokens(1000),
+			reqs: []req{{"a", 0, 1, 10, 2, 0, 0, "x"}, {"b", 0, 2, 10, 1, 0, 0, "y"}, {"c", 0, 3, 10, 1, 0, 0, ""}},
+			want: []string{
+				"10 prefill 10 decode 0 emit [a] preempt [] free 990",
+				"1 prefill 0 decode 1 emit [a:length] preempt [] free 1000",
+				"20 prefill 20 decode 0 emit [b:length c:length] preempt [] free 1000",
+			},
+		},
+		{
 			name: "max_num_seqs",
 			cfg:  Config{Profile: flat, Policy: SGLang, MaxSeqs: 1},
 			reqs: []req{{"a", 0, 1, 10, 2, 0, 0, ""}, {"b", 0, 2, 10, 1, 0, 0, ""}},
