@@ -54,8 +54,8 @@ load: {rate: 3/s, phases: [{name: steady, for: 60s}]}
 						t.Fatal(err)
 					}
 					p50[i] = *res.Summary.Latency.TTFT.All.P50.Value
-					// What the probe's own prompts, of 64, 256 and 256 words, may find.
-					probe := 64 + 256 + 256 + 3*32
+					// What the probe's own prompts, of 64, 256, 256 and 3 times 64 words, may find.
+					probe := 64 + 256 + 256 + 3*64 + 4*32
 					if n := int(res.Summary.Counts.OK); n < 150 || cached > n*16+probe {
 						t.Errorf("run %d: %d tokens of %d prompts came from the cache", i, cached, n)
 					}

@@ -10,6 +10,7 @@ import (
 	"github.com/trueload/trueload/internal/plan"
 	"github.com/trueload/trueload/internal/record"
 	"github.com/trueload/trueload/internal/unit"
+	"github.com/trueload/trueload/internal/workload"
 )
 
 // show writes the progress of a run to w until done is closed: one line that is
@@ -54,7 +55,7 @@ func progressLine(t time.Duration, phases []plan.Phase, s, last loadgen.Snapshot
 		name, end = ph.Name, ph.End
 	}
 	fmt.Fprintf(&b, "%s", clock(t))
-	if end > 0 && end != plan.Endless && name != tailPhase {
+	if end > 0 && end != plan.Endless && name != workload.TailName {
 		fmt.Fprintf(&b, "/%s", clock(end))
 	}
 	fmt.Fprintf(&b, " %s  %s offered  %d in flight", name, unit.Number(float64(s.Due)), s.InFlight)

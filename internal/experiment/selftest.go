@@ -20,6 +20,7 @@ import (
 	"github.com/trueload/trueload/internal/stats"
 	"github.com/trueload/trueload/internal/unit"
 	"github.com/trueload/trueload/internal/wire"
+	"github.com/trueload/trueload/internal/workload"
 )
 
 // TruthLoad is the load of a self-test: streams that a truth server (`trueload
@@ -113,7 +114,7 @@ func MeasureTruth(ctx context.Context, load TruthLoad) (*TruthReport, error) {
 	phases := []plan.Phase{
 		{Name: "warm-up", End: warm},
 		{Name: "measured", Start: warm, End: warm + load.For, Measured: true},
-		{Name: tailPhase, Start: warm + load.For, End: warm + load.For + 2*length},
+		{Name: workload.TailName, Start: warm + load.For, End: warm + load.For + 2*length},
 	}
 	rep := &TruthReport{}
 	var arrival, first, ttft, gaps, late, width, reported []time.Duration
