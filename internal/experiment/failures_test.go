@@ -44,3 +44,16 @@ func TestFailures_TheMostFrequentReasonsAreTold(t *testing.T) {
 		t.Errorf("%d reasons are kept", len(f.seen))
 	}
 }
+
+func TestLatePreparedIsAFinding(t *testing.T) {
+	for _, c := range []struct {
+		late, turns int64
+		want        int
+	}{{0, 0, 0}, {0, 10, 0}, {1, 1000, 0}, {2, 1000, 1}, {1, 999, 1}} {
+		var f findings
+		f.prepared(c.late, c.turns)
+		if len(f.findings) != c.want {
+			t.Errorf("%d of %d: %+v", c.late, c.turns, f.findings)
+		}
+	}
+}

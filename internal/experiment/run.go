@@ -280,6 +280,13 @@ func (f *findings) floored(n int64, templateTokens int) {
 	}
 }
 
+// prepared adds that turns waited for their prompts to be made.
+func (f *findings) prepared(late, turns int64) {
+	if 1000*late > turns {
+		f.add("late-prepared", analysis.Warning, fmt.Sprintf("%d prompts of %d were not ready when due, and were sent late", late, turns), "shorter prompts, more cores, or a part of the load from another machine")
+	}
+}
+
 // plan adds what is known of the plan before it is sent and bears on its result.
 func (f *findings) plan(facts *workload.Facts) {
 	for _, file := range facts.Files {
@@ -378,6 +385,7 @@ func (in *sending) measure(ctx context.Context, target spec.Resolved) (sent load
 		found.add("run-error", analysis.Error, err.Error(), "what was measured before it is kept")
 	}
 	found.floored(renderer.Floored(), man.Target.TemplateTokens)
+	found.prepared(sent.LatePrepared, sent.Planned)
 	return sent, nil
 }
 

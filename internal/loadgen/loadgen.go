@@ -119,8 +119,8 @@ type Result struct {
 	Planned int64
 	// Outcomes counts turns by record.Outcome.
 	Outcomes [record.NotDue + 1]int64
-	// LatePrepared counts turns that were due before they were prepared. Their
-	// delay is part of their lateness.
+	// LatePrepared counts turns that were due more than a millisecond before they
+	// were prepared. Their delay is part of their lateness.
 	LatePrepared int64
 	// PlanHash digests the sessions scheduled before the end of the last
 	// measured phase (in closed loop those begun).

@@ -516,6 +516,30 @@ func TestL13_ConstantLateness(t *testing.T) {
 	}
 }
 
+// A later turn without think time can only be prepared when it is due. That is
+// told where it takes longer than a hand-over does.
+func TestLatePreparedIsMoreThanAMillisecond(t *testing.T) {
+	for _, c := range []struct {
+		takes time.Duration
+		want  int64
+	}{{ms, 0}, {2 * ms, 2}} {
+		r := &run{}
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			r.now = func() time.Duration { return time.Since(start) - LeadIn }
+			srv := r.prepare(after(100 * ms))
+			r.Result, r.err = Run(context.Background(), sessions(talk(0, 0, 0, 0, 0, sec)), func(s *plan.Session, turn int, replies []string) (func(context.Context, *record.Record) string, error) {
+				time.Sleep(c.takes)
+				return srv(s, turn, replies)
+			}, Options{Now: r.now, Pacer: NewVirtualPacer(r.now), Record: func(rec *record.Record) { r.recs = append(r.recs, rec) }})
+		})
+		r.check(t)
+		if r.LatePrepared != c.want {
+			t.Errorf("prepared in %v: %d turns late, want %d", c.takes, r.LatePrepared, c.want)
+		}
+	}
+}
+
 func TestL14_ThinkTimeHoldsNoSlot(t *testing.T) {
 	// Cap 4. Four sessions that think for 30 s between turns of 1 s, and 4
 	// requests a second of 0.5 s beside them: two slots are busy in the middle.

@@ -13,7 +13,7 @@ import (
 // serves one run. Any goroutine may call Snapshot at any time.
 type Progress struct {
 	planned, due, waiting, inFlight atomic.Int64
-	latePrepared, in, out           atomic.Int64
+	in, out                         atomic.Int64
 	outcomes                        [record.NotDue + 1]atomic.Int64
 	at                              atomic.Int64 // virtual time
 
@@ -29,7 +29,6 @@ type Snapshot struct {
 	Due          int64 // turns whose time has come
 	Waiting      int64 // due, and waiting for a slot under the cap
 	InFlight     int64
-	LatePrepared int64
 	Outcomes     [record.NotDue + 1]int64 // by record.Outcome
 	InputTokens  int64                    // as counted so far, of ended turns
 	OutputTokens int64
@@ -51,7 +50,7 @@ func (s Snapshot) Failed() int64 {
 func (p *Progress) Snapshot() Snapshot {
 	s := Snapshot{
 		Planned: p.planned.Load(), Due: p.due.Load(), Waiting: p.waiting.Load(), InFlight: p.inFlight.Load(),
-		LatePrepared: p.latePrepared.Load(), InputTokens: p.in.Load(), OutputTokens: p.out.Load(),
+		InputTokens: p.in.Load(), OutputTokens: p.out.Load(),
 		At: time.Duration(p.at.Load()),
 	}
 	for i := range s.Outcomes {

@@ -144,7 +144,7 @@ func Run(ctx context.Context, src plan.Source, prepare Prepare, opt Options) (Re
 func (d *dispatcher) sumUp(res *Result) {
 	res.Planned = d.progress.planned.Load()
 	res.Outcomes = d.out.outcomes
-	res.LatePrepared = d.progress.latePrepared.Load()
+	res.LatePrepared = d.latePrepared
 	res.PlanHash = d.feed.hash.Sum()
 	res.PlanRead = d.feed.read || d.opt.Clients > 0
 }
