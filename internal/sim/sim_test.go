@@ -416,10 +416,23 @@ func TestTokensConservedUnderPreemption(t *testing.T) {
 		}
 		e := mustNew(t, cfg)
 		rs := randomLoad(seed, 200, 3*time.Millisecond)
+		if seed%5 == 1 {
+			e.cfg.MaxLoRAs = 2
+			for i, r := range rs {
+				r.Adapter = []string{"", "x", "y", "z"}[i%4]
+			}
+		}
 		seen := map[*Request][]Token{}
 		_, err := Run(e, source(rs), func(s *Step) {
 			if s.Batch.Tokens > 64 || len(e.running) > 8 {
 				t.Fatalf("batch of %d tokens, %d running", s.Batch.Tokens, len(e.running))
+			}
+			var adapters []string
+			for _, c := range e.chunks {
+				adapters = addAdapter(adapters, c.s)
+			}
+			if len(adapters) > 2 || len(adapters) > 1 && cfg.Policy == LlamaCpp {
+				t.Fatalf("adapters %q in one batch", adapters)
 			}
 			for _, em := range s.Emitted {
 				if em.Index != len(seen[em.Request]) {
