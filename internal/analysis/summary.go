@@ -389,7 +389,7 @@ type Generator struct {
 	LatenessP50     *float64         `json:"lateness_p50_s"`
 	LatenessP99     *float64         `json:"lateness_p99_s"`
 	LatenessMax     *float64         `json:"lateness_max_s"`
-	StampSource     string           `json:"stamp_source"`  // kernel | read | mixed; empty: no stamps
+	StampSource     string           `json:"stamp_source"`  // kernel | read | mixed | simulated; empty: no stamps
 	StampSources    map[string]int64 `json:"stamp_sources"` // turns by source
 	StampWidthP50   *float64         `json:"stamp_width_p50_s"`
 	StampWidthP99   *float64         `json:"stamp_width_p99_s"`

@@ -90,6 +90,11 @@ load:
   rate: 3/s
   phases: [{name: warm-up, for: 20s, measured: false}, {name: steady, for: 60s}]
 `, simulate.Options{Replicas: 2, MaxQueue: 8, Engine: sim.Config{Blocks: 700, MaxModelLen: 8192, MaxSeqs: 64}}, false},
+		{"a closed loop", `
+target: {url: http://sim, timeout: 60s}
+workload: {classes: [{name: c, text: {random: words}, input_tokens: {uniform: {min: 50, max: 2000}}, output_tokens: {uniform: {min: 20, max: 200}}}]}
+load: {closed: {clients: 20, think: {exponential: {mean: 1s}}}, phases: [{name: warm-up, for: 10s, measured: false}, {name: steady, for: 60s}]}
+`, simulate.Options{Replicas: 2, Router: sim.LeastLoaded}, false},
 		{"completions", `
 target: {url: http://sim, api: openai-completions}
 workload: {classes: [{name: c, text: {random: words}, input_tokens: {uniform: {min: 50, max: 4000}}, output_tokens: {uniform: {min: 5, max: 100}}}]}

@@ -70,7 +70,7 @@ type Record struct {
 	Retries int `json:"retries,omitempty"`
 
 	// Stamp quality: see wire.Stamp.
-	StampSource     string `json:"stamp_source,omitempty"` // kernel | read | mixed
+	StampSource     string `json:"stamp_source,omitempty"` // kernel | read | mixed | simulated
 	Reads           int    `json:"reads,omitempty"`        // reads that held output events
 	MultiEventReads int    `json:"multi_event_reads,omitempty"`
 	RefusedStamps   int    `json:"refused_stamps,omitempty"` // kernel times outside the interval

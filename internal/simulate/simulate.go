@@ -330,7 +330,7 @@ func (q *request) fill() {
 	if n == 0 {
 		return
 	}
-	rec.Events, rec.Reads = q.events, n
+	rec.Events = q.events
 	rec.FirstOutput, rec.LastOutput = q.events[0].At, q.events[n-1].At
 	rec.FirstAnswer = rec.FirstOutput
 	rec.InputTokens, rec.OutputTokens = len(q.Prompt), q.tokens
