@@ -102,7 +102,7 @@ type Manifest struct {
 	Simulation    *SimulationFacts  `json:"simulation,omitempty"` // nil: the target was real, or over the network
 	// Written when the run ended:
 	End        loadgen.EndReason  `json:"end"`
-	LoadEnd    time.Duration      `json:"load_end"` // of a load that ended before its plan did; else 0
+	LoadEnd    time.Duration      `json:"load_end_ns"` // of a load that ended before its plan did; else 0
 	Planned    int64              `json:"planned_turns"`
 	Generator  analysis.Generator `json:"generator"`
 	Prefix     *analysis.Prefix   `json:"prefix"`

@@ -115,18 +115,19 @@ type Prompt struct {
 
 // Phase is a stretch of the run. A turn belongs to the phase of its due time.
 type Phase struct {
-	Name string
+	Name string `json:"name"`
 	// Start and End are offsets from the run's start; Start is inside. End is
 	// Endless where only the run can tell: in a closed loop of so many requests.
-	Start, End time.Duration
+	Start time.Duration `json:"start_ns"`
+	End   time.Duration `json:"end_ns"`
 	// Measured phases form the measured window; the others (warm-up, and the
 	// tail that keeps the load on while the window's last requests end) stay
 	// out of every count.
-	Measured bool
+	Measured bool `json:"measured"`
 	// Constant is set where the planned rate does not change inside the phase.
-	Constant bool
+	Constant bool `json:"constant"`
 	// Rate is the planned mean rate of sessions, per second; 0 in closed loop.
-	Rate float64
+	Rate float64 `json:"rate"`
 }
 
 // Endless is the End of a phase that ends with its source.

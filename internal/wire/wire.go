@@ -119,28 +119,28 @@ type Options struct {
 
 // Stats counts what a Client did since it was made.
 type Stats struct {
-	Open       int64 // connections open now, idle ones included
-	Dials      int64 // connections made or tried
-	Reused     int64 // exchanges that began on a connection that had served before
-	Reconnects int64 // reused connections that died before any byte of an answer and were replaced
-	Reads      int64 // reads that brought bytes
+	Open       int64 `json:"open"`       // connections open now, idle ones included
+	Dials      int64 `json:"dials"`      // connections made or tried
+	Reused     int64 `json:"reused"`     // exchanges that began on a connection that had served before
+	Reconnects int64 `json:"reconnects"` // reused connections that died before any byte of an answer and were replaced
+	Reads      int64 `json:"reads"`      // reads that brought bytes
 	// KernelMissing counts reads of TCP bytes that bore no kernel time,
 	// Refused those whose kernel time lay outside the interval. Linux only.
-	KernelMissing int64
-	Refused       int64
+	KernelMissing int64 `json:"kernel_missing"`
+	Refused       int64 `json:"refused"`
 	// WitnessMax is the longest time between two looks of the thread that
 	// bounds arrival times from below, while exchanges were open; normally
 	// little above 1 ms. 0: it never ran.
-	WitnessMax time.Duration
+	WitnessMax time.Duration `json:"witness_max_ns"`
 	// ClockSteps counts steps of the system's wall clock.
-	ClockSteps int64
+	ClockSteps int64 `json:"clock_steps"`
 	// Retransmits (segments of ours sent again), OutOfOrder (segments that
 	// came out of order, a sign of loss on the way here) and PeerWindow (time
 	// that uploads waited for the peer's receive window, zero windows
 	// included) are summed over TCP connections when they close. Linux only.
-	Retransmits int64
-	OutOfOrder  int64
-	PeerWindow  time.Duration
+	Retransmits int64         `json:"retransmits"`
+	OutOfOrder  int64         `json:"out_of_order"`
+	PeerWindow  time.Duration `json:"peer_window_ns"`
 }
 
 // ConnectError: no connection came about, and nothing was sent.
