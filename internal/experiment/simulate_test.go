@@ -73,6 +73,7 @@ func TestSimulatedIsAsOverHTTP(t *testing.T) {
 		near bool // not exactly
 	}{
 		{"sessions with think time and shared prefixes, two replicas", fmt.Sprintf(hourOfTraffic, "2/s", long), simulate.Options{Replicas: 2, Router: sim.LeastLoaded}, false},
+		{"the same by prefix, four replicas of few blocks", fmt.Sprintf(hourOfTraffic, "4/s", "120s"), simulate.Options{Replicas: 4, Router: sim.PrefixAware, Engine: sim.Config{Blocks: 2000, MaxModelLen: 16000}}, false},
 		{"hang-ups and deadlines, past what the engine can do", fmt.Sprintf(overload, ""), simulate.Options{Engine: sim.Config{MaxSeqs: 16}}, false},
 		{"the same under a cap", fmt.Sprintf(overload, "max_in_flight: 24"), simulate.Options{Engine: sim.Config{MaxSeqs: 16}}, true},
 		{"scripted sessions, few blocks, a queue that refuses", `
@@ -113,7 +114,7 @@ load: {rate: 2/s, phases: [{name: steady, for: 20s}]} # its own times are the sa
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.TemplateTokens, c.o.Seed = 10, 1
-			if c.o.Replicas > 1 {
+			if c.o.Replicas > 1 && c.o.Router != sim.PrefixAware {
 				// The probe's prompts go to one replica after another: it does not
 				// see that they take cache_salt, and the salt is eight words.
 				c.o.SaltTokens = 8
