@@ -205,8 +205,8 @@ func tokenDistribution(x []int64) *TokenDistribution {
 const mostSlices = 100
 
 // slices cuts the window by each key that has more than one value. Turns
-// without a value for a key (no tenant, unknown length) are in none of its
-// slices.
+// without a name for a key (no tenant) are in none of its slices; those whose
+// length is unknown are a slice of their own, the last.
 func (s *Summarizer) slices(v *view) []Slice {
 	out := []Slice{}
 	for _, k := range s.keys() {
@@ -304,10 +304,11 @@ func (s *Summarizer) keys() []key {
 }
 
 // bucket names the powers of four that a length lies between: 0-63, 64-255,
-// 256-1023 and so on.
+// 256-1023 and so on. A length is unknown where nothing came of a turn whose
+// prompt holds a live reply or real text.
 func bucket(tokens int32) (name string, rank int64, ok bool) {
 	if tokens < 0 {
-		return "", 0, false
+		return "unknown", math.MaxInt64, true
 	}
 	low, high := int64(0), int64(64)
 	for int64(tokens) >= high {

@@ -81,6 +81,27 @@ func TestSlices(t *testing.T) {
 	is(t, "goodput of the peak is per second of the peak", peak.SLO.GoodputRequests, 0.5)
 	is(t, "its median", peak.Latency.TTFT.All.P50.Value, 0.7)
 
+	// Live later turns: those that came back have the server's length, of those
+	// that did not nobody knows one. None is lost.
+	recs = nil
+	for i := range int64(6) {
+		rec := reply(i, 0, ms)
+		rec.InputTokens = 100 << (3 * (i % 2))
+		if i >= 4 {
+			rec = refused(i, 0)
+		}
+		recs = append(recs, rec)
+	}
+	sum = summarize(t, Options{Phases: window(time.Second)}, recs...)
+	got = nil
+	for _, s := range sum.Slices {
+		got = append(got, fmt.Sprintf("%s=%s:%d", s.By, s.Value, s.Counts.Planned))
+	}
+	want = "input_tokens=64-255:2 input_tokens=256-1023:2 input_tokens=unknown:2"
+	if s := strings.Join(got, " "); s != want {
+		t.Errorf("%s\nwant %s", s, want)
+	}
+
 	recs = nil
 	for i := range int64(mostSlices + 20) {
 		rec := reply(i, 0, ms)
