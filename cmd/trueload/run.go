@@ -86,7 +86,7 @@ func (cmd runCmd) Run(c *console) error {
 // simulation says which engines answer. Their steps vary as those of trueload
 // sim do, and are drawn from the plan's seed.
 func (cmd runCmd) simulation(exp *spec.Experiment) (*simulate.Options, error) {
-	profile, err := sim.ProfileByName(cmd.SimProfile)
+	profile, err := profileOf(cmd.SimProfile)
 	if err != nil {
 		return nil, fmt.Errorf("--sim-profile: %w", err)
 	}

@@ -23,8 +23,8 @@ type simCmd struct {
 	Addr          string        `help:"Where to listen." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
 	Replicas      int           `help:"How many engines stand behind the router." default:"1"`
 	ReplicaAddrs  bool          `help:"Give each replica an address of its own as well, on the ports after the router's."`
-	Profile       string        `help:"The GPU and model to behave like; list shows them all." default:"h100-llama3-8b" placeholder:"NAME"`
-	Policy        string        `help:"The engine whose scheduler and cache are followed: vllm or sglang." default:"vllm" placeholder:"NAME"`
+	Profile       string        `help:"The GPU and model to behave like, by name or as a JSON file of your own; list shows the names." default:"h100-llama3-8b" placeholder:"NAME"`
+	Policy        string        `help:"The engine whose scheduler and cache are followed: vllm, sglang or llama.cpp." default:"vllm" placeholder:"NAME"`
 	Model         string        `help:"The served model's name." default:"sim"`
 	Router        string        `help:"How requests are spread over the replicas: round-robin, least-loaded, prefix-aware or session-pinned." enum:"round-robin,least-loaded,prefix-aware,session-pinned" default:"round-robin"`
 	SessionHeader string        `help:"The header that session-pinned goes by; without it, the first user message." default:"X-Session-Id" placeholder:"NAME"`
@@ -44,7 +44,7 @@ type simCmd struct {
 	Overload      string        `help:"How one is turned away: 429, or in-band-503 (SGLang: an error inside a 200)." enum:"429,in-band-503" default:"429"`
 	RetryAfter    time.Duration `help:"Sent with a 429; 0: not sent." placeholder:"5s"`
 	Fault         []string      `help:"Something to go wrong, as in freeze,at=30s,for=5s or slow,replica=1,factor=3. Kinds: freeze, slow, drop, error, restart, stall; keys: at, for, replica, factor, share, after, delay. Repeatable." sep:"none" placeholder:"KIND[,KEY=VALUE...]"`
-	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llamacpp. Default: the policy's." enum:",vllm,sglang,llamacpp" default:"" placeholder:"NAME"`
+	Metrics       string        `help:"Whose names /metrics has: vllm, sglang or llama.cpp. Default: the policy's." enum:",vllm,sglang,llama.cpp" default:"" placeholder:"NAME"`
 	Quirk         []string      `help:"A flaw of past versions: recount (prefix lookups counted at every retry), pid-labels (copies of a gauge), silent-reset (a refused reset looks done). Repeatable." enum:"recount,pid-labels,silent-reset" placeholder:"NAME"`
 	HideCached    bool          `name:"hide-cached-tokens" help:"Leave cached tokens out of usage, as vLLM does by default."`
 	MeanOutput    int           `help:"Mean length of answers that may end by themselves; 0: 200." placeholder:"TOKENS"`
@@ -197,13 +197,26 @@ var (
 		"prefix-aware": httpapi.PrefixAware, "session-pinned": httpapi.SessionPinned,
 	}
 	overloads = map[string]httpapi.Overload{"429": httpapi.Reject429, "in-band-503": httpapi.InBand503}
-	dialects  = map[string]httpapi.Dialect{"vllm": httpapi.VLLM, "sglang": httpapi.SGLang, "llamacpp": httpapi.LlamaCPP}
+	dialects  = map[string]httpapi.Dialect{"vllm": httpapi.VLLM, "sglang": httpapi.SGLang, "llama.cpp": httpapi.LlamaCPP}
 )
 
-func (cmd simCmd) options() (httpapi.Options, error) {
-	profile, err := sim.ProfileByName(cmd.Profile)
+// profileOf is a built-in profile, or one from a file, whose name ends in .json.
+func profileOf(name string) (sim.Profile, error) {
+	if !strings.HasSuffix(name, ".json") {
+		return sim.ProfileByName(name)
+	}
+	f, err := os.Open(name)
 	if err != nil {
-		return httpapi.Options{}, err
+		return sim.Profile{}, err
+	}
+	defer f.Close()
+	return sim.ReadProfile(f, name)
+}
+
+func (cmd simCmd) options() (httpapi.Options, error) {
+	profile, err := profileOf(cmd.Profile)
+	if err != nil {
+		return httpapi.Options{}, fmt.Errorf("--profile: %w", err)
 	}
 	engine := sim.Config{
 		Policy: sim.Policy(cmd.Policy), Profile: profile, MaxSeqs: cmd.MaxSeqs, MaxBatchedTokens: cmd.MaxTokens, Blocks: cmd.Blocks,

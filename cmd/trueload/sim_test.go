@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/trueload/trueload/internal/sim"
 )
 
 // lockedBuffer is written by a verb while the test reads it.
@@ -141,6 +144,23 @@ func TestSim_FlagsReachTheServer(t *testing.T) {
 	if b := fetch(t, urls[0]+"/v1/completions", `{"prompt":"a","max_tokens":9,"ignore_eos":true,"stream":true}`); !strings.Contains(b, `{"error":`) {
 		t.Errorf("no error in the stream: %s", b)
 	}
+	own := sim.DefaultProfile()
+	own.Name, own.MaxSeqs = "my-gpu", 7
+	file := filepath.Join(t.TempDir(), "gpu.json")
+	f, err := os.Create(file)
+	if err == nil {
+		err = errors.Join(sim.WriteProfile(f, own), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := (simCmd{Profile: file}).options(); err != nil || o.Engine.Profile.Name != "my-gpu" || o.Engine.Profile.MaxSeqs != 7 {
+		t.Errorf("a profile file: %+v, %v", o.Engine.Profile, err)
+	}
+	urls, _ = startSim(t, 0, "--policy", "llama.cpp")
+	if page := fetch(t, urls[0]+"/metrics", ""); !strings.Contains(page, "llamacpp:requests_processing 0") {
+		t.Errorf("llama.cpp's page:\n%s", page)
+	}
 	urls, _ = startSim(t, 0, "--policy", "sglang")
 	if page := fetch(t, urls[0]+"/metrics", ""); !strings.Contains(page, "sglang:page_size{") {
 		t.Errorf("SGLang's page:\n%s", page)
@@ -151,7 +171,7 @@ func TestSim_FlagsReachTheServer(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"--fault", "melt"}, {"--fault", "freeze,for=5"}, {"--fault", "freeze,replica=1"}, {"--router", "any"}, {"--quirk", "any"},
-		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--metrics", "tgi"}, {"--policy", "tgi"}, {"--paced", "--fault", "freeze"}, {"--overload", "in-band-503"}, {"--speculate", "99"},
+		{"--replicas", "0"}, {"--truth", "/nowhere/at/all"}, {"--profile", "none"}, {"--profile", "none.json"}, {"--metrics", "tgi"}, {"--policy", "tgi"}, {"--paced", "--fault", "freeze"}, {"--overload", "in-band-503"}, {"--speculate", "99"},
 	} {
 		var errs bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
