@@ -40,6 +40,16 @@ func (b *inbox) take(s *session) {
 	b.mu.Unlock()
 }
 
+// untake undoes take for a session that nobody will prepare.
+func (b *inbox) untake(s *session) {
+	b.mu.Lock()
+	b.taken--
+	if s.planned {
+		b.takenPlan--
+	}
+	b.mu.Unlock()
+}
+
 func (b *inbox) postPrepared(t *turn) {
 	b.mu.Lock()
 	b.prepared = append(b.prepared, t)
@@ -158,7 +168,10 @@ func (f *feeder) ahead(s *session) bool {
 	if by == plan.Unset {
 		by = f.opt.Now() // of a closed loop: behind what is overdue, before what is not yet due
 	}
-	f.prep.push(t, by)
+	if !f.prep.push(t, by) { // the load ended meanwhile, and the preparers may be gone
+		f.in.untake(s)
+		return false
+	}
 	return true
 }
 
@@ -269,12 +282,17 @@ func newPrepQueue() *prepQueue {
 	return q
 }
 
-// push adds a turn, to be prepared before those of a later time by.
-func (q *prepQueue) push(t *turn, by time.Duration) {
+// push adds a turn, to be prepared before those of a later time by; false where
+// the queue is closed.
+func (q *prepQueue) push(t *turn, by time.Duration) bool {
 	q.mu.Lock()
-	q.turns.push(by, doPrepare, t)
+	open := !q.closed
+	if open {
+		q.turns.push(by, doPrepare, t)
+	}
 	q.mu.Unlock()
 	q.more.Signal()
+	return open
 }
 
 // pop returns the next turn, whether it is still to be prepared, and whether

@@ -567,3 +567,21 @@ func TestL14_ThinkTimeHoldsNoSlot(t *testing.T) {
 		t.Errorf("the last request, due %v, was done %v", last.Scheduled, last.Done)
 	}
 }
+
+// What comes to a closed queue is refused, not lost: the preparers may be gone.
+func TestAClosedQueueTakesNothing(t *testing.T) {
+	q := newPrepQueue()
+	if !q.push(&turn{}, 0) {
+		t.Error("an open queue refused a turn")
+	}
+	q.close()
+	if q.push(&turn{}, 0) {
+		t.Error("a closed queue took a turn")
+	}
+	if _, wanted, ok := q.pop(); !ok || wanted {
+		t.Error("what was in it before goes back unprepared")
+	}
+	if _, _, ok := q.pop(); ok {
+		t.Error("something came out that was refused")
+	}
+}
