@@ -35,7 +35,7 @@ type runCmd struct {
 	WarmUp      string   `group:"How much" help:"How long the load is on before it is measured; 0s: no warm-up." placeholder:"1m"`
 	MaxInFlight string   `group:"How much" help:"Cap on requests under way; what waits is charged to the request." placeholder:"N"`
 	SLO         string   `name:"slo" group:"Judgement" help:"ttft=1s,tpot=100ms,e2e=30s,attainment=99%." placeholder:"OBJECTIVES"`
-	FailOn      string   `group:"Judgement" help:"slo: exit with 1 where the SLO is missed; none: do not." enum:"none,slo" default:"none" placeholder:"slo"`
+	FailOn      string   `group:"Judgement" help:"slo: exit with 1 where the SLO is missed (inconclusive is no miss); none: do not." enum:"none,slo" default:"none" placeholder:"slo"`
 	Seed        string   `group:"Plan" help:"Draws the whole plan." placeholder:"N"`
 	Salt        string   `group:"Plan" help:"Stands first in every prompt, so that no earlier run's cache helps; without it, a new one." placeholder:"TEXT"`
 	Name        string   `group:"Plan" help:"Names the result." placeholder:"NAME"`

@@ -422,7 +422,7 @@ func (r *ProbeReport) advise(cfg Config) {
 		case SGLang:
 			how = "; start it with --enable-cache-report"
 		}
-		say("answers do not say how much of a prompt was cached%s", how)
+		say("no answer said how much of its prompt was cached%s (behind a router the repeated prompt may have gone elsewhere)", how)
 	}
 	if !r.ForcesLength && !cfg.FreeLength {
 		switch {

@@ -238,7 +238,7 @@ func TestProbe(t *testing.T) {
 	t.Run("one that does not stream", func(t *testing.T) {
 		r := prober(t, &engine{pages: models("acme"), atOnce: true}, Config{}).Probe(t.Context())
 		want(t, "streams", r.Streams, false)
-		wantAdvice(t, r, "did not come in pieces", "do not say how much", "cannot be forced here")
+		wantAdvice(t, r, "did not come in pieces", "no answer said how much", "cannot be forced here")
 	})
 	for field, check := range map[string]func(ProbeReport) bool{
 		"stream_options": func(r ProbeReport) bool { return r.RefusesUsage && !r.RefusesForcing && r.ForcesLength == false },
