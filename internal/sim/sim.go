@@ -31,7 +31,10 @@ type Token int32
 // an output token, as it does in a server's usage.
 const EOS Token = 0
 
-// Policy names the engine whose scheduler and cache are followed.
+// Policy names the engine whose scheduler and cache are followed. Of Config,
+// LongPrefillThreshold, AdmitByChunk, RecountBlocked, Priority and Speculation
+// belong to VLLM; the first three change nothing elsewhere, the last two are
+// refused.
 type Policy string
 
 const (
@@ -452,8 +455,8 @@ func (e *Engine) Running() int { return len(e.running) }
 // Waiting is the number of requests in the queue, preempted ones included.
 func (e *Engine) Waiting() int { return e.waiting.len() }
 
-// KVUsage is 1 - free/(Blocks-1), in 0..1. Cached blocks that no running
-// request holds count as free.
+// KVUsage is the part of the memory that running requests hold, 0..1: for blocks
+// 1 - free/(Blocks-1). What is cached and held by nobody counts as free.
 func (e *Engine) KVUsage() float64 {
 	return 1 - float64(e.policy.free())/float64(e.cfg.capacity())
 }
