@@ -174,9 +174,6 @@ func (c *Cluster) Send(now time.Duration, call *loadgen.Call) {
 		rec.Model = c.opt.Model
 	}
 	s, t := call.Session, &call.Session.Turns[call.Turn]
-	if t.Prompt.Item >= 0 {
-		rec.AskedInput = -1 // as nobody counts the text's tokens
-	}
 	q := &request{call: call}
 	q.Tag = q
 	q.Prompt = c.prompts.of(s, call.Turn)
