@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -376,4 +377,60 @@ load: {rate: 2/s, phases: [{name: steady, for: 30s}]}
 		t.Errorf("%d later turns", later)
 	}
 	sums(t, res.Summary)
+}
+
+// A server behind a Unix socket, and one that speaks HTTP/2 without TLS: real
+// sockets, a few requests.
+func TestTransports(t *testing.T) {
+	for _, c := range []struct{ name, network, http string }{
+		{"unix socket", "unix", "auto"}, {"h2c", "tcp", "h2c"}, {"IPv6", "tcp6", "h1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr := "127.0.0.1:0"
+			switch c.network {
+			case "unix":
+				addr = filepath.Join(t.TempDir(), "llm.sock")
+			case "tcp6":
+				addr = "[::1]:0"
+			}
+			ln, err := net.Listen(c.network, addr)
+			if err != nil {
+				t.Skipf("no %s here: %v", c.network, err)
+			}
+			srv, err := httpapi.New(httpapi.Options{Engine: sim.Config{Profile: tiny(t)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var protocols http.Protocols
+			protocols.SetHTTP1(true)
+			protocols.SetUnencryptedHTTP2(true)
+			server := &http.Server{Handler: srv, Protocols: &protocols}
+			go server.Serve(ln)
+			t.Cleanup(func() { server.Close(); srv.Close() })
+			target := "http://" + ln.Addr().String()
+			if c.network == "unix" {
+				target = "unix://" + addr
+			}
+			res, err := Run(t.Context(), experimentOf(t, fmt.Sprintf(`
+target: {url: %q, http: %s, timeout: 20s}
+workload: {classes: [{name: c, text: {random: words}, input_tokens: 50, output_tokens: 5}]}
+load: {rate: 50/s, drain: 5s, phases: [{name: steady, requests: 10}]}
+`, target, c.http)), Options{Dir: filepath.Join(t.TempDir(), "result")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := res.Summary; s.Counts.Planned < 10 || s.Counts.OK != s.Counts.Planned {
+				t.Errorf("%+v %+v", s.Counts, s.Findings)
+			}
+		})
+	}
+}
+
+func tiny(t *testing.T) sim.Profile {
+	t.Helper()
+	p, err := sim.ProfileByName("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -540,7 +540,10 @@ func newWire(exp *spec.Experiment, opt Options) (*wire.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wire.NewClient(wire.Options{Dial: opt.Dial, TLS: tlsConfig, Insecure: exp.Target.TLS.Insecure}), nil
+	return wire.NewClient(wire.Options{
+		Dial: opt.Dial, TLS: tlsConfig, Insecure: exp.Target.TLS.Insecure,
+		HTTP1: exp.Target.HTTP == "h1", H2C: exp.Target.HTTP == "h2c",
+	}), nil
 }
 
 func tlsConfig(exp *spec.Experiment) (*tls.Config, error) {

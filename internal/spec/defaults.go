@@ -30,6 +30,7 @@ func (t *Target) setDefaults() {
 	t.Timeout = 120 * time.Second
 	t.Tokenizer = "none"
 	t.Connections = "pooled"
+	t.HTTP = "auto"
 	t.Stream = true
 	t.ForceLength = "auto"
 }
@@ -48,7 +49,6 @@ func (p *Phase) setDefaults()       { p.Measured = true }
 func (t *Trace) setDefaults() {
 	t.Format = "auto"
 	t.Speed = 1
-	t.Block = 512
 	t.History = "scripted"
 }
 

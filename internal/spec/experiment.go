@@ -38,7 +38,7 @@ type Experiment struct {
 
 // Target is what users reach: a server, or the router before several.
 type Target struct {
-	// The base address, such as http://localhost:8000. ${NAME} is taken from the environment.
+	// The base address, such as http://localhost:8000 or unix:///run/llm.sock. ${NAME} is taken from the environment.
 	URL string `yaml:"url"`
 	// The protocol spoken.
 	API string `yaml:"api" jsonschema:"enum=openai-chat,enum=openai-completions"`
@@ -52,6 +52,8 @@ type Target struct {
 	Tokenizer string `yaml:"tokenizer" jsonschema:"enum=none,enum=server"`
 	// How connections are kept: it decides the balancing behind an L4 balancer, and whether users pay for connecting.
 	Connections string `yaml:"connections" jsonschema:"enum=pooled,enum=per-session,enum=per-request"`
+	// The version of HTTP: auto speaks HTTP/2 where a TLS server offers it, else HTTP/1.1; h1 is HTTP/1.1 always, h2c is HTTP/2 without TLS. Only HTTP/1.1 gives every stream stamps of its own.
+	HTTP string `yaml:"http" jsonschema:"enum=auto,enum=h1,enum=h2c"`
 	// Whether answers are streamed.
 	Stream bool `yaml:"stream"`
 	// How planned output lengths are enforced: auto uses ignore_eos where the engine is known to have it, ignore_eos sends it to any; off lets the model stop.
@@ -266,8 +268,8 @@ type Trace struct {
 	Repeat bool `yaml:"repeat"`
 	// For times cut to whole seconds or so: each row is moved by a random time below this.
 	Spread time.Duration `yaml:"spread,omitempty"`
-	// Tokens per prefix block of the trace's hash ids.
-	Block int `yaml:"block"`
+	// Tokens per prefix block of the trace's hash ids; left out: the format's own (512 for Mooncake, 16 for Bailian).
+	Block int `yaml:"block,omitempty"`
 	// What later turns of a session carry; scripted also keeps the trace's own time for every row.
 	History string `yaml:"history" jsonschema:"enum=live,enum=scripted"`
 	// The prompts' text; random only.

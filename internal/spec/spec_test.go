@@ -158,6 +158,7 @@ target:
   timeout: 90s
   tokenizer: server
   connections: per-session
+  http: h1
   stream: true
   force_length: ignore_eos
   body: {temperature: 0.5, stop: [a, b], nested: {on: true, n: 3, none: null}}
@@ -216,7 +217,7 @@ slo: {ttft: 1s, first_answer: 2s, tpot: {p99: 100ms}, itl: 50ms, e2e: 60s, stall
 		Target: Target{
 			URL: "https://host:8443/v1", API: "openai-completions", Model: "my-alias",
 			Headers: map[string]string{"Authorization": "Bearer ${SPEC_TEST_KEY}", "X-Team": "blue"},
-			Timeout: 90 * time.Second, Tokenizer: "server", Connections: "per-session", Stream: true, ForceLength: "ignore_eos",
+			Timeout: 90 * time.Second, Tokenizer: "server", Connections: "per-session", HTTP: "h1", Stream: true, ForceLength: "ignore_eos",
 			Body: map[string]any{"temperature": 0.5, "stop": []any{"a", "b"}, "nested": map[string]any{"on": true, "n": 3, "none": nil}},
 			TLS:  TLS{Insecure: true, CA: "ca.pem"},
 		},

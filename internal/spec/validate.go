@@ -59,6 +59,17 @@ func (e *Experiment) validate() Faults {
 	return c.faults
 }
 
+// reachable tells an address that requests can go to.
+func reachable(u *url.URL) bool {
+	switch u.Scheme {
+	case "http", "https":
+		return u.Host != ""
+	case "unix":
+		return u.Host == "" && u.Path != ""
+	}
+	return false
+}
+
 func (c *checker) target() {
 	t := &c.e.Target
 	for name, v := range t.Headers {
@@ -74,8 +85,10 @@ func (c *checker) target() {
 		c.bad("target.url", "missing", "where is the server? url: http://localhost:8000, or --url")
 	} else if raw, err := expand(t.URL, os.LookupEnv); err != nil {
 		c.bad("target.url", err.Error(), "export it, or write the address out")
-	} else if u, err := url.Parse(raw); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		c.bad("target.url", fmt.Sprintf("%q is not an http or https address", t.URL), "write http://localhost:8000")
+	} else if u, err := url.Parse(raw); err != nil || !reachable(u) {
+		c.bad("target.url", fmt.Sprintf("%q is not an http or https address", t.URL), "write http://localhost:8000, or unix:///path/to.sock")
+	} else if t.HTTP == "h2c" && u.Scheme == "https" {
+		c.bad("target.http", "h2c is HTTP/2 without TLS, and the address is https", "leave it out: over TLS the server and auto agree on HTTP/2")
 	}
 	if t.Timeout <= 0 {
 		c.bad("target.timeout", "must be above 0s", "a request without a deadline can keep a run from ending")
@@ -118,8 +131,8 @@ func (c *checker) workload() {
 		if t.Spread > 0 && c.e.Load.Arrivals.Process != ByTrace {
 			c.bad(path+".spread", "has no effect: the times are not the trace's", "leave load.rate and load.closed out, or the spread")
 		}
-		if t.Block < 1 {
-			c.bad(path+".block", "must be at least 1", "")
+		if t.Block < 0 {
+			c.bad(path+".block", "must not be negative", "leave it out: 512 for Mooncake, 16 for Bailian")
 		}
 		if t.Rows.Count > 0 && t.Rows.First > 0 {
 			c.bad(path+".rows", "has both a number and a time", "keep one of them")

@@ -40,7 +40,7 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 	if err != nil {
 		return fmt.Errorf("workload.trace.format: %w", err)
 	}
-	r, err := openTrace(w.path(t.File), format, t.Block)
+	r, err := trace.Open(w.path(t.File), trace.Options{Format: format, BlockTokens: t.Block})
 	if err != nil {
 		return fmt.Errorf("workload.trace: %w", err)
 	}
@@ -128,17 +128,6 @@ func (w *Workload) openReplay(t *spec.Trace) error {
 	}
 	w.replay = p
 	return nil
-}
-
-// openTrace opens a trace whose blocks, if it has any, are of block tokens; 0:
-// as its format has it.
-func openTrace(path string, format trace.Format, block int) (*trace.Reader, error) {
-	r, err := trace.Open(path, trace.Options{Format: format})
-	if err != nil || block == 0 || r.Info().BlockTokens == 0 || r.Info().BlockTokens == block {
-		return r, err
-	}
-	r.Close()
-	return trace.Open(path, trace.Options{Format: format, BlockTokens: block})
 }
 
 func scaled(d time.Duration, speed float64) time.Duration {
