@@ -23,6 +23,7 @@ var floors = map[string]int{
 	"internal/protocol": 1, "internal/loadgen": 1, "internal/store": 1, "internal/analysis": 1,
 
 	"internal/workload": 2, "internal/sim/httpapi": 2, "internal/report": 2, "internal/simulate": 2,
+	"internal/calibrate": 2,
 
 	"internal/experiment": 3,
 
