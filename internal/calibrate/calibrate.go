@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/trueload/trueload/internal/record"
 	"github.com/trueload/trueload/internal/sim"
@@ -127,7 +128,8 @@ func Fit(records Records, base sim.Profile, o Options) (*Result, error) {
 	}
 	m, notes := newModel(base, fit)
 	res.Notes = append(res.Notes, notes...)
-	sol := m.solve(fit)
+	start := linear(base)
+	sol := m.solve(fit, start)
 	for i, ob := range fit {
 		switch {
 		case !sol.used[i]:
@@ -137,7 +139,6 @@ func Fit(records Records, base sim.Profile, o Options) (*Result, error) {
 			res.Firsts.Used++
 		}
 	}
-	start := linear(base)
 	for i := range terms {
 		t := Term{Name: terms[i].name, Value: *terms[i].of(&m.p), Base: *terms[i].of(&start), Fitted: sol.fitted[i], Error: math.NaN()}
 		if t.Fitted {
@@ -229,4 +230,25 @@ func median(x []float64) float64 {
 	}
 	slices.Sort(x)
 	return x[(len(x)-1)/2]
+}
+
+// Source is what the profile's Source says: the run, the terms that are fitted
+// and where the others come from.
+func (r *Result) Source(base, run string) string {
+	var fitted, kept []string
+	for _, t := range r.Terms {
+		if t.Fitted {
+			fitted = append(fitted, t.Name)
+		} else {
+			kept = append(kept, t.Name)
+		}
+	}
+	s := fmt.Sprintf("fitted to run %s: %s", run, strings.Join(fitted, ", "))
+	if r.Simulated {
+		s = strings.Replace(s, "run", "simulated run", 1)
+	}
+	if len(kept) > 0 {
+		s += fmt.Sprintf("; %s as in %s, which the run does not tell", strings.Join(kept, ", "), base)
+	}
+	return s + fmt.Sprintf("; host, decode, prefill and head constants and all sizes from %s", base)
 }

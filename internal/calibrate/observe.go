@@ -54,6 +54,7 @@ type event struct {
 type history struct {
 	requests     []served
 	simulated    bool
+	cachedKnown  bool // of some request, how many prompt tokens were cached
 	gaps, firsts int
 	notes        []string
 
@@ -83,7 +84,7 @@ func read(records Records) (*history, error) {
 			over++
 			return nil
 		}
-		s := served{session: r.ID.Session, sent: r.Sent, first: r.FirstOutput, last: r.LastOutput, input: r.InputTokens, cached: max(r.CachedTokens, 0)}
+		s := served{session: r.ID.Session, sent: r.Sent, first: r.FirstOutput, last: r.LastOutput, input: r.InputTokens, cached: r.CachedTokens}
 		if s.first == record.Unset || len(r.Events) == 0 || !r.Streamed {
 			// It waited, and had nothing.
 			s.first, s.last = max(r.Done, r.Sent), record.Unset
@@ -101,6 +102,8 @@ func read(records Records) (*history, error) {
 		}
 		if r.CachedTokens < 0 {
 			noCached++
+		} else {
+			h.cachedKnown = true
 		}
 		s.last = max(s.last, r.Events[len(r.Events)-1].At)
 		if r.Outcome != record.OK {
@@ -144,7 +147,9 @@ func read(records Records) (*history, error) {
 	}
 	note(whole, "%d answers came whole, not streamed: the server's batch held them, and the fit does not know when", whole)
 	note(noInput, "of %d requests the length of the prompt is unknown: they are left out, and counted without context", noInput)
-	note(noCached, "of %d requests the server did not say how many prompt tokens were cached: none is taken to be, which makes prefill look faster than it is", noCached)
+	if !h.cachedKnown {
+		note(noCached, "the server did not say how many prompt tokens were cached: none is taken to be, and where some were, prefill looks faster than it is")
+	}
 	note(uncounted, "%d output events carry no count: each is taken for one token", uncounted)
 	note(over, "more than %d output events: %d requests after them are left out", maxEvents, over)
 	h.index()
@@ -209,7 +214,10 @@ func (h *history) observe(replicas int) (gaps, firsts []observation) {
 	for i := range h.requests {
 		total += max(0, len(h.requests[i].events)-1)
 	}
-	stride := (total + maxGaps - 1) / maxGaps // every so manieth
+	stride := (total + maxGaps - 1) / maxGaps // of so many, one is looked at
+	if stride > 1 {
+		h.notes = append(h.notes, fmt.Sprintf("one gap in %d is looked at, of %d", stride, total))
+	}
 	for i := range h.requests {
 		s := &h.requests[i]
 		if len(s.events) == 0 {
@@ -222,10 +230,10 @@ func (h *history) observe(replicas int) (gaps, firsts []observation) {
 		}
 		// By halves of sessions, so that no session is on both sides.
 		held := s.session%2 != 0
-		if s.first > s.sent && h.waiting(s.sent, s.first) == 1 {
+		if s.first > s.sent && (s.cached >= 0 || !h.cachedKnown) && h.waiting(s.sent, s.first) == 1 {
 			d, c := h.at(s.first - 1)
 			ob := observation{decodes: d / r, context: c / r, share: 1, held: held}
-			ob.cached = min(s.cached, max(s.input-1, 0))
+			ob.cached = max(0, min(s.cached, s.input-1))
 			ob.prompt = max(s.input-ob.cached, 1)
 			begun := s.sent
 			switch {

@@ -12,14 +12,15 @@ import (
 var terms = [...]struct {
 	name string
 	of   func(*sim.Profile) *float64
+	kind int // of the observations that tell it
 	why  string
 }{
-	{"floor_ms", func(p *sim.Profile) *float64 { return &p.Floor }, ""},
-	{"per_context_us", func(p *sim.Profile) *float64 { return &p.PerContext }, "the context did not vary enough"},
-	{"per_decode_us", func(p *sim.Profile) *float64 { return &p.PerDecode }, "the batch did not vary enough, or only with the context"},
-	{"per_token_us", func(p *sim.Profile) *float64 { return &p.PerToken }, "too few prompts long enough to be computed slower than the weights are read"},
-	{"base_ms", func(p *sim.Profile) *float64 { return &p.Base }, "the prompts' lengths did not vary enough"},
-	{"per_attended_ns", func(p *sim.Profile) *float64 { return &p.PerAttended }, "the prompts' lengths did not vary enough"},
+	{"floor_ms", func(p *sim.Profile) *float64 { return &p.Floor }, 0, ""},
+	{"per_context_us", func(p *sim.Profile) *float64 { return &p.PerContext }, 0, "the context did not vary enough"},
+	{"per_decode_us", func(p *sim.Profile) *float64 { return &p.PerDecode }, 0, "the batch did not vary enough, or only with the context"},
+	{"per_token_us", func(p *sim.Profile) *float64 { return &p.PerToken }, 1, "too few prompts long enough to be computed slower than the weights are read"},
+	{"base_ms", func(p *sim.Profile) *float64 { return &p.Base }, 1, "the prompts' lengths did not vary enough"},
+	{"per_attended_ns", func(p *sim.Profile) *float64 { return &p.PerAttended }, 1, "the prompts' lengths did not vary enough"},
 }
 
 const nTerms = len(terms)
@@ -72,10 +73,18 @@ func newModel(base sim.Profile, obs []observation) (*model, []string) {
 		m.p.Host, m.p.DecodeBase, m.p.HeadBase, m.p.HeadPerSeq, m.p.PrefillBase = 0, 0, 0, 0, 0
 		notes = append(notes, "steps are faster than twice the base's host, decode and head terms: those are set to 0, and floor_ms holds them")
 	}
-	// A start of the right size, whatever the base's hardware.
-	if f := typical / m.predict(&observation{decodes: 1, context: 1}); f > 0 && !math.IsInf(f, 0) {
-		m.p.Floor *= f
-		m.p.Base = min(m.p.Base*f, m.p.Floor)
+	// A start of the right size, whatever the base's hardware: the floor is as in
+	// the typical gap, and long prompts run along a line from half of it.
+	m.p.Floor = max(typical-(m.predict(&observation{decodes: 1, context: 1})-m.p.Floor), typical/2)
+	m.p.Base = m.p.Floor / 2
+	var slopes []float64
+	for i := range obs {
+		if ob := &obs[i]; ob.prompt >= 256 && ob.seconds > m.p.Floor {
+			slopes = append(slopes, (ob.seconds-m.p.Base)/float64(ob.prompt))
+		}
+	}
+	if len(slopes) > 0 {
+		m.p.PerToken = median(slopes)
 	}
 	return m, notes
 }
@@ -161,48 +170,35 @@ type solution struct {
 // in proportion asks for, by Gauss-Newton, since a step is linear in the terms
 // on either side of the floor. First by least absolute errors (iteratively
 // reweighted), then without what lies too far out.
-func (m *model) solve(obs []observation) *solution {
+//
+// Gaps and times to first output take turns: the many gaps would else decide
+// about prompts, where the profile's shape is not quite the server's.
+func (m *model) solve(obs []observation, base sim.Profile) *solution {
 	sol := &solution{used: make([]bool, len(obs))}
-	start := m.p // what a term keeps that cannot be told
-	var drop [nTerms]bool
-	var rel, scale []float64
-	rel = make([]float64, len(obs))
-	scale = []float64{0, 0} // of gaps and of times to first output
 	weight := make([]float64, len(obs))
-	// once solves with the terms that are not dropped, from the present ones.
-	once := func(round int) {
-		var abs [2][]float64
-		for i := range obs {
-			pred := m.predict(&obs[i])
-			rel[i] = (obs[i].seconds - pred) / pred
-			abs[kind(&obs[i])] = append(abs[kind(&obs[i])], math.Abs(rel[i]))
-		}
-		for k := range scale {
-			scale[k] = max(1.4826*median(abs[k]), leastScale)
-		}
-		for i := range obs {
-			s := scale[kind(&obs[i])]
-			w := obs[i].share / (s * s)
-			sol.used[i] = round < absRounds || math.Abs(rel[i]) <= trim*s
-			switch {
-			case round < absRounds:
-				w /= max(math.Abs(rel[i])/s, 0.1)
-			case !sol.used[i]:
-				w = 0
+	var drop [nTerms]bool
+	fit := func(from int) {
+		for round := from; round < rounds; round++ {
+			before := m.p
+			for k := range kinds {
+				m.round(sol, obs, weight, k, round, &drop, base)
 			}
-			weight[i] = w
+			if !m.settled(&before) {
+				continue
+			}
+			if round >= absRounds {
+				break
+			}
+			round = absRounds - 1
 		}
-		sol.fitted, sol.stderr = m.least(obs, weight, &drop, &start, round >= absRounds)
 	}
-	for round := range rounds {
-		once(round)
-	}
+	fit(0)
 	// A term that is known too badly is the base's after all.
 	for range nTerms {
 		worst, by := -1, useful
 		for t := range terms {
 			if sol.fitted[t] && t != floorTerm {
-				if u := m.uncertain(obs, weight, t, sol.stderr[t]); u > by {
+				if u := m.uncertain(obs, t, sol.stderr[t]); u > by {
 					worst, by = t, u
 				}
 			}
@@ -212,9 +208,7 @@ func (m *model) solve(obs []observation) *solution {
 		}
 		drop[worst] = true
 		sol.why[worst] = fmt.Sprintf("known to %.0f %% of a step only", 100*by)
-		for round := absRounds; round < rounds; round++ {
-			once(round)
-		}
+		fit(absRounds)
 	}
 	for t := range terms {
 		if !sol.fitted[t] && sol.why[t] == "" {
@@ -224,15 +218,74 @@ func (m *model) solve(obs []observation) *solution {
 	return sol
 }
 
+// settled tells whether no term has moved since before.
+func (m *model) settled(before *sim.Profile) bool {
+	for _, t := range terms {
+		if a, b := *t.of(&m.p), *t.of(before); math.Abs(a-b) > 1e-6*math.Abs(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// round fits the terms that observations of kind k tell, given the others.
+func (m *model) round(sol *solution, obs []observation, weight []float64, k, round int, drop *[nTerms]bool, base sim.Profile) {
+	rel := make([]float64, len(obs))
+	var abs []float64
+	for i := range obs {
+		if weight[i] = 0; kind(&obs[i]) == k {
+			pred := m.predict(&obs[i])
+			rel[i] = (obs[i].seconds - pred) / pred
+			abs = append(abs, math.Abs(rel[i]))
+		}
+	}
+	scale := max(1.4826*median(abs), leastScale)
+	if len(abs) == 0 {
+		scale = 1
+	}
+	for i := range obs {
+		if kind(&obs[i]) != k {
+			continue
+		}
+		r := math.Abs(rel[i]) / scale
+		switch sol.used[i] = round < absRounds || r <= trim; {
+		case round < absRounds:
+			weight[i] = obs[i].share / max(r, 0.1)
+		case sol.used[i]:
+			weight[i] = obs[i].share
+		}
+	}
+	kept, out := m.p, *drop
+	for t := range terms {
+		if terms[t].kind == k {
+			*terms[t].of(&kept) = *terms[t].of(&base)
+		} else {
+			out[t] = true
+		}
+	}
+	fitted, stderr := m.least(obs, weight, &out, &kept)
+	for t := range terms {
+		if terms[t].kind == k {
+			sol.fitted[t], sol.stderr[t] = fitted[t], stderr[t]
+		}
+	}
+}
+
 // kind is 0 for a gap and 1 for a time to first output.
 func kind(ob *observation) int { return min(ob.prompt, 1) }
 
+// kinds of observations.
+const kinds = 2
+
 // uncertain is term t's standard error times what it is multiplied with, as a
 // share of the time, on average over the observations in which it takes part.
-func (m *model) uncertain(obs []observation, weight []float64, t int, stderr float64) float64 {
+func (m *model) uncertain(obs []observation, t int, stderr float64) float64 {
 	sum, n := 0.0, 0.0
 	for i := range obs {
-		if x, _ := m.row(&obs[i]); x[t] > 0 && weight[i] > 0 {
+		if kind(&obs[i]) != terms[t].kind {
+			continue
+		}
+		if x, _ := m.row(&obs[i]); x[t] > 0 {
 			sum += stderr * x[t] / obs[i].seconds
 			n++
 		}
@@ -244,9 +297,9 @@ func (m *model) uncertain(obs []observation, weight []float64, t int, stderr flo
 }
 
 // least is one weighted least-squares solution, put into m.p. Terms that are
-// dropped, or that the ones before leave nothing of, keep start's value; one
+// dropped, or that the ones before leave nothing of, keep kept's value; one
 // that would be below 0 is 0.
-func (m *model) least(obs []observation, weight []float64, drop *[nTerms]bool, start *sim.Profile, trimmed bool) (fitted [nTerms]bool, stderr [nTerms]float64) {
+func (m *model) least(obs []observation, weight []float64, drop *[nTerms]bool, kept *sim.Profile) (fitted [nTerms]bool, stderr [nTerms]float64) {
 	var gram [nTerms][nTerms]float64
 	rows := make([]row, len(obs))
 	rest := make([]float64, len(obs)) // what the fixed terms leave of the time
@@ -285,7 +338,7 @@ func (m *model) least(obs []observation, weight []float64, drop *[nTerms]bool, s
 			y := rest[i]
 			for t := range terms {
 				if !in[t] && !zero[t] {
-					y -= rows[i][t] * *terms[t].of(start)
+					y -= rows[i][t] * *terms[t].of(kept)
 				}
 			}
 			for t := range terms {
@@ -320,16 +373,13 @@ func (m *model) least(obs []observation, weight []float64, drop *[nTerms]bool, s
 			case zero[t]:
 				*terms[t].of(&m.p) = 0
 			default:
-				*terms[t].of(&m.p) = *terms[t].of(start)
+				*terms[t].of(&m.p) = *terms[t].of(kept)
 			}
 		}
 		break
 	}
 	for t := range terms {
 		fitted[t] = in[t] || zero[t]
-	}
-	if !trimmed {
-		return fitted, stderr
 	}
 	// Standard errors by White's estimator, which does not ask that all
 	// observations vary alike; one of a step's gaps stands for all of them. The

@@ -17,9 +17,15 @@ func (r *Result) Text(w io.Writer) error {
 	for _, x := range r.Terms {
 		value, stderr := x.shown(x.Value), "± "+x.shown(x.Error)
 		if !x.Fitted {
-			value, stderr = "—", "the base's is kept: "+x.Why
+			value, stderr = "—", ""
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", x.Name, value, stderr, x.shown(x.Base))
+	}
+	for _, x := range r.Terms {
+		if !x.Fitted {
+			// No tab: the line is no row of the table.
+			fmt.Fprintf(t, "%s is the base's: %s\n", x.Name, x.Why)
+		}
 	}
 	fmt.Fprintf(t, "\nobserved\tof all\tnobody else waiting\tused\t\n")
 	fmt.Fprintf(t, "gaps\t%d\t%d\t%d\t\n", r.Gaps.All, r.Gaps.Clean, r.Gaps.Used)
