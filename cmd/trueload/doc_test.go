@@ -64,7 +64,7 @@ func TestDocs_CommandsRun(t *testing.T) {
 		}
 		line := strings.Join(c.args, " ")
 		if !c.example || ran[line] || c.args[0] == "report" || c.args[0] == "sim" {
-			continue // a report has no result here; sim goes on for ever
+			continue // report and calibrate have no result here; sim goes on for ever
 		}
 		ran[line] = true
 		t.Run(fmt.Sprintf("%d %s", i, c.at), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestDocs_CommandsRun(t *testing.T) {
 // The examples of every --help are at least accepted by the parser.
 func TestHelp_ExamplesAreAccepted(t *testing.T) {
 	n := 0
-	for _, verb := range []string{"demo", "run", "probe", "report", "trace inspect", "sim", "self-test", "schema", "version"} {
+	for _, verb := range []string{"demo", "run", "probe", "report", "trace inspect", "sim", "sim serve", "sim calibrate", "self-test", "schema", "version"} {
 		var out bytes.Buffer
 		run(t.Context(), append(strings.Fields(verb), "--help"), &out, io.Discard)
 		for _, c := range commandsOf(verb+" --help", out.String()) {
@@ -198,6 +198,7 @@ func standIns(t *testing.T, root, dir string) {
 	for name, from := range map[string]string{
 		"chat.yaml": "examples/quickstart.yaml", "trace.csv": "testdata/traces/azure_conv_2023.csv",
 		"azure_conv_2023.csv": "testdata/traces/azure_conv_2023.csv", "mooncake.jsonl": "testdata/traces/mooncake_conversation.jsonl",
+		"mine.json": "cmd/trueload/testdata/profile.json",
 	} {
 		b, err := os.ReadFile(filepath.Join(root, from))
 		if err == nil {

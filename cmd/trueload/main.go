@@ -34,7 +34,7 @@ type cli struct {
 	Probe    probeCmd    `cmd:"" help:"Say what can be measured of an endpoint, and what to change where it cannot."`
 	Report   reportCmd   `cmd:"" help:"Show a result again: terminal, Markdown, HTML or JSON."`
 	Trace    traceCmd    `cmd:"" help:"Look into traces of production traffic."`
-	Sim      simCmd      `cmd:"" help:"Serve a simulated engine over the OpenAI API."`
+	Sim      simVerbs    `cmd:"" help:"Serve a simulated engine over the OpenAI API, or fit one to a run."`
 	SelfTest selfTestCmd `cmd:"" name:"self-test" help:"Say how exact the instrument is on this machine, at a load."`
 	Schema   schemaCmd   `cmd:"" help:"Print the experiment file's JSON Schema."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`

@@ -57,7 +57,7 @@ type simCmd struct {
 }
 
 func (simCmd) Help() string {
-	return "Examples:\n\n  trueload sim --replicas 4 --replica-addrs --router prefix-aware\n  trueload sim --profile rtx4090-llama3.1-8b --addr 127.0.0.1:9000\n  trueload sim --fault freeze,at=30s,for=5s --fault error,share=0.01\n  trueload sim --paced --ttft 100ms --gap 20ms\n\nThe engine batches continuously: chunked prefill, a paged KV cache with prefix\nreuse, preemption, and step times from a profile. It is an OpenAI-compatible\nserver with vLLM's stream and metric names. While it runs, faults are ordered at\n/sim/faults."
+	return "Examples:\n\n  trueload sim serve --replicas 4 --replica-addrs --router prefix-aware\n  trueload sim serve --profile rtx4090-llama3.1-8b --addr 127.0.0.1:9000\n  trueload sim serve --fault freeze,at=30s,for=5s --fault error,share=0.01\n  trueload sim serve --paced --ttft 100ms --gap 20ms\n\nThe engine batches continuously: chunked prefill, a paged KV cache with prefix\nreuse, preemption, and step times from a profile. It is an OpenAI-compatible\nserver with vLLM's stream and metric names. While it runs, faults are ordered at\n/sim/faults."
 }
 
 func (cmd simCmd) Run(c *console) error {
