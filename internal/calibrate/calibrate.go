@@ -46,7 +46,8 @@ type Result struct {
 	Profile sim.Profile
 	Terms   []Term
 	// Gaps are those between output events, Clean those of them in which nobody
-	// waited for a first output, Used those in the fit: of the even sessions, and
+	// waited for a first output (of those looked at, which a note says where it is
+	// not all), Used those in the fit: of the even sessions, and
 	// not farther out than the rest. The same for times to first output.
 	Gaps, Firsts Counts
 	// The errors on the odd sessions, which the fit has not seen.
@@ -104,7 +105,7 @@ func Fit(records Records, base sim.Profile, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	gaps, firsts := h.observe(replicas)
+	gaps, firsts := h.observe(replicas, maxGaps)
 	if h.gaps == 0 {
 		return nil, errors.New("no request has two output events: nothing tells how long a step takes (was the answer streamed, and longer than one token?)")
 	}
@@ -162,8 +163,10 @@ func Fit(records Records, base sim.Profile, o Options) (*Result, error) {
 	if replicas > 1 {
 		res.Notes = append(res.Notes, fmt.Sprintf("a request is taken to share its batch with 1/%d of the others: terms per request and per token come out too small", replicas))
 	}
-	if *terms[floorTerm].of(&m.p) > 1 {
-		return nil, fmt.Errorf("a step takes %.3g s: a profile holds steps of up to a second", *terms[floorTerm].of(&m.p))
+	for _, t := range res.Terms {
+		if !(t.Value >= 0 && t.Value <= 1) { // not a number either
+			return nil, fmt.Errorf("%s comes out as %.3g s: a profile holds times of up to a second, so these are no records of an engine's steps", t.Name, t.Value)
+		}
 	}
 	res.judge(m, all)
 	return res, nil

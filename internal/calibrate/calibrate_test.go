@@ -385,15 +385,54 @@ func TestFit_Refuses(t *testing.T) {
 			}
 		})
 	}
-	// Records with odd counts must not bring it down.
-	r, err := Fit(changed(good(), func(r *record.Record) {
-		r.InputTokens, r.CachedTokens, r.OutputTokens, r.LastOutput = -1, 1<<30, -1, record.Unset
-		for i := range r.Events {
-			r.Events[i].Tokens = -1
+}
+
+// Whatever stands in the records: an error, or a profile that can be read back.
+func TestFit_OddRecords(t *testing.T) {
+	pick := func(rng *rand.Rand, list ...int) int { return list[rng.IntN(len(list))] }
+	fits := 0
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		recs := simulated(t, truth(), 0, 1, &load{n: 30, low: 0.2, high: 5, input: between(10, 2000), output: between(5, 60)})
+		for _, r := range recs {
+			if len(r.Events) == 0 || rng.IntN(4) > 0 {
+				continue
+			}
+			switch i := rng.IntN(len(r.Events)); rng.IntN(7) {
+			case 0:
+				r.InputTokens = pick(rng, -1, 0, 1<<31)
+			case 1:
+				r.CachedTokens = pick(rng, -1, 1<<31)
+			case 2:
+				r.Events[i].Tokens = int32(pick(rng, -1, 0, 1<<31-1))
+			case 3:
+				r.LastOutput, r.Outcome = record.Unset, record.Timeout
+			case 4:
+				r.Done, r.Outcome = record.Unset, record.Unfinished
+			case 5:
+				r.FirstOutput = r.Sent
+			case 6:
+				for k := range r.Events {
+					r.Events[k].At = r.Events[0].At + time.Duration(k)
+				}
+			}
 		}
-	}), sim.DefaultProfile(), Options{})
-	if err == nil && math.IsNaN(r.Profile.Floor) {
-		t.Error("the floor is not a number")
+		r, err := Fit(from(recs), sim.DefaultProfile(), Options{Replicas: pick(rng, 1, 2, 1000)})
+		if err != nil {
+			continue
+		}
+		fits++
+		var b bytes.Buffer
+		r.Profile.Name = "odd"
+		if err := errors.Join(sim.WriteProfile(&b, r.Profile), r.Text(io.Discard)); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+		if _, err := sim.ReadProfile(&b, "odd.json"); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+	if fits < 20 {
+		t.Errorf("only %d of 60 were fitted: the test shows little", fits)
 	}
 }
 
@@ -402,4 +441,29 @@ func changed(recs []*record.Record, f func(*record.Record)) Records {
 		f(r)
 	}
 	return from(recs)
+}
+
+// Of a long run a part of the gaps is looked at; they weigh as the steps they
+// come from.
+func TestObserve_LooksAtAPart(t *testing.T) {
+	recs := simulated(t, truth(), 0, 1, &load{n: 300, low: 1, high: 6, input: between(50, 2000), output: between(20, 600)})
+	weigh := func(most int) (n int, steps float64, notes string) {
+		h, err := read(from(recs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gaps, _ := h.observe(1, most)
+		for _, g := range gaps {
+			steps += g.share
+		}
+		return len(gaps), steps, strings.Join(h.notes, " ")
+	}
+	all, steps, note := weigh(1 << 30)
+	if note != "" || steps > float64(all) {
+		t.Errorf("%d gaps of %.0f steps: %q", all, steps, note)
+	}
+	n, part, note := weigh(all / 3)
+	if !strings.Contains(note, "one gap in ") || n < all/6 || n > all/3 || part > float64(n) || part < steps/6 {
+		t.Errorf("%d of %d gaps, %.0f of %.0f steps: %q", n, all, part, steps, note)
+	}
 }

@@ -206,9 +206,10 @@ func (h *history) next(t time.Duration) (at time.Duration, ok bool) {
 	return h.batch[i].at, true
 }
 
-// observe returns the gaps in which all requests decode, and the times to first
-// output of those that were alone in waiting for theirs.
-func (h *history) observe(replicas int) (gaps, firsts []observation) {
+// observe returns the gaps in which all requests decode, of about maxGaps that are
+// looked at, and the times to first output of requests that were alone in
+// waiting for theirs.
+func (h *history) observe(replicas, maxGaps int) (gaps, firsts []observation) {
 	r := float64(replicas)
 	total := 0
 	for i := range h.requests {
