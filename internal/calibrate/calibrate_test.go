@@ -123,6 +123,7 @@ func show(tb testing.TB, r *Result) {
 // The terms come out as they went in, and held-out requests as they were.
 func TestFit_FindsTheTruth(t *testing.T) {
 	want := truth()
+	runs := map[float64][]*record.Record{} // by jitter
 	for _, c := range []struct {
 		name      string
 		jitter    float64
@@ -137,8 +138,11 @@ func TestFit_FindsTheTruth(t *testing.T) {
 		{"one gap in twenty is a stall", 0.03, 0.05, 0.035, sim.DefaultProfile(), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			recs := simulated(t, want, c.jitter, 1, varied())
-			if c.outliers {
+			if runs[c.jitter] == nil {
+				runs[c.jitter] = simulated(t, want, c.jitter, 1, varied())
+			}
+			recs := runs[c.jitter]
+			if c.outliers { // the last case, since it changes the records
 				stall(recs)
 			}
 			base := c.base
@@ -391,7 +395,7 @@ func TestFit_Refuses(t *testing.T) {
 func TestFit_OddRecords(t *testing.T) {
 	pick := func(rng *rand.Rand, list ...int) int { return list[rng.IntN(len(list))] }
 	fits := 0
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		recs := simulated(t, truth(), 0, 1, &load{n: 30, low: 0.2, high: 5, input: between(10, 2000), output: between(5, 60)})
 		for _, r := range recs {
@@ -431,8 +435,8 @@ func TestFit_OddRecords(t *testing.T) {
 			t.Errorf("seed %d: %v", seed, err)
 		}
 	}
-	if fits < 20 {
-		t.Errorf("only %d of 60 were fitted: the test shows little", fits)
+	if fits < 12 {
+		t.Errorf("only %d of 40 were fitted: the test shows little", fits)
 	}
 }
 
