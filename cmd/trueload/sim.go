@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/trueload/trueload/internal/experiment"
 	"github.com/trueload/trueload/internal/sim"
 	"github.com/trueload/trueload/internal/sim/httpapi"
 	"github.com/trueload/trueload/internal/unit"
@@ -61,6 +62,7 @@ func (simCmd) Help() string {
 }
 
 func (cmd simCmd) Run(c *console) error {
+	experiment.PrepareProcess() // it answers on time for the same reasons that a run sends on time
 	if cmd.Profile == "list" {
 		for _, p := range sim.Profiles() {
 			fmt.Fprintf(c.out, "%-24s %s, %s (%s: %s)\n", p.Name, p.GPU, p.Model, p.Basis, p.Source)

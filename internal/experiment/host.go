@@ -22,7 +22,7 @@ type host struct {
 	gcs        int64
 }
 
-// prepareProcess gives the process what sending on time needs, and returns how
+// PrepareProcess gives the process what sending on time needs, and returns how
 // many files it may have open (0: unknown).
 //
 // A garbage collection costs this process little and its latencies much: on one
@@ -30,7 +30,7 @@ type host struct {
 // the heap has grown ninefold, up to half of the memory there is), and on a
 // single core Go gets two schedulers, between which the kernel shares the core
 // finely. Who sets GOGC or GOMEMLIMIT is obeyed.
-func prepareProcess() (files int) {
+func PrepareProcess() (files int) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		runtime.GOMAXPROCS(2)
 	}
