@@ -62,7 +62,7 @@ func (simCmd) Help() string {
 }
 
 func (cmd simCmd) Run(c *console) error {
-	experiment.PrepareProcess() // it answers on time for the same reasons that a run sends on time
+	experiment.CollectSeldom()
 	if cmd.Profile == "list" {
 		for _, p := range sim.Profiles() {
 			fmt.Fprintf(c.out, "%-24s %s, %s (%s: %s)\n", p.Name, p.GPU, p.Model, p.Basis, p.Source)

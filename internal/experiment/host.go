@@ -22,25 +22,30 @@ type host struct {
 	gcs        int64
 }
 
-// PrepareProcess gives the process what sending on time needs, and returns how
-// many files it may have open (0: unknown).
-//
-// A garbage collection costs this process little and its latencies much: on one
-// core its marking takes ten milliseconds in a stretch. So it comes seldom (when
-// the heap has grown ninefold, up to half of the memory there is), and on a
-// single core Go gets two schedulers, between which the kernel shares the core
-// finely. Who sets GOGC or GOMEMLIMIT is obeyed.
-func PrepareProcess() (files int) {
+// prepareProcess gives the process what sending on time needs, and returns how
+// many files it may have open (0: unknown). On a single core Go gets two
+// schedulers, between which the kernel shares the core out finely: alone, one
+// would leave the pacer waiting behind whatever reads or marks.
+func prepareProcess() (files int) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		runtime.GOMAXPROCS(2)
 	}
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		if total := memoryTotal(); total > 0 {
-			debug.SetGCPercent(800)
-			debug.SetMemoryLimit(total / 2)
-		}
-	}
+	CollectSeldom()
 	return raiseFileLimit()
+}
+
+// CollectSeldom makes garbage collection rare. It costs such a process little and
+// its latencies much: on one core its marking takes ten milliseconds in a
+// stretch. It now comes when the heap has grown ninefold, up to half of the
+// memory there is. Who sets GOGC or GOMEMLIMIT is obeyed.
+func CollectSeldom() {
+	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	if total := memoryTotal(); total > 0 {
+		debug.SetGCPercent(800)
+		debug.SetMemoryLimit(total / 2)
+	}
 }
 
 // memoryTotal is the memory this process may use, in bytes: the machine's, or

@@ -135,7 +135,7 @@ func Run(ctx context.Context, exp *spec.Experiment, opt Options) (*Result, error
 	}
 	fileLimit := 0
 	if opt.Simulate == nil { // on paper nothing is late, and memory matters more than marking
-		fileLimit = PrepareProcess()
+		fileLimit = prepareProcess()
 	}
 
 	work, err := workload.New(exp, "")

@@ -93,7 +93,7 @@ func errorsOf(v []time.Duration) Errors {
 // MeasureTruth sends the load and compares what the records say with what the
 // server stamped into each chunk.
 func MeasureTruth(ctx context.Context, load TruthLoad) (*TruthReport, error) {
-	PrepareProcess()
+	prepareProcess()
 	conn := wire.NewClient(wire.Options{})
 	defer conn.Close()
 	truth := &truthDoer{Client: conn, sent: map[string][]time.Duration{}}
