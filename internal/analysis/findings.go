@@ -20,7 +20,7 @@ type evidence struct {
 func findings(e *evidence) []Finding {
 	out := []Finding{}
 	for _, rule := range []func(*evidence) []Finding{
-		nothingOK, errorsPresent, inputOff, outputOff, outputShort, unsupportedP99, tooManyUnjudged,
+		nothingOK, saturated, notSteady, warmUpTooShort, errorsPresent, inputOff, outputOff, outputShort, unsupportedP99, tooManyUnjudged,
 		shortWindow, blocksAlike, capReached, sessionsApart, undefinedTPOT, mixedStamps, hangUpsHideE2E, slicesLeftOut,
 	} {
 		out = append(out, rule(e)...)
@@ -43,6 +43,71 @@ func nothingOK(e *evidence) []Finding {
 func (e *evidence) offered() int64 {
 	c := e.sum.Counts
 	return c.Planned - c.Skipped - c.NotDue
+}
+
+// saturated is an error: no latency of such a phase is a property of the target.
+func saturated(e *evidence) []Finding {
+	var out []Finding
+	for _, p := range e.sum.Window.Phases {
+		if p.Saturated == nil || !*p.Saturated {
+			continue
+		}
+		remedy := "lower load.rate until it is stable; the rate completed here is about what the target can do"
+		if p.Start == 0 {
+			remedy += ". This phase began from nothing: with a warm-up before it, filling up cannot pass for growth"
+		}
+		t := p.test(inFlightSeries)
+		out = append(out, find("saturated", Error, remedy,
+			"requests in flight grew from %d to %d through phase %s and went on growing at its end (%s: %s): more is asked than the target can do, and every latency is a function of the run's length",
+			*p.InFlightStart, *p.InFlightEnd, p.Name, t.Test, t.said())...)
+	}
+	return out
+}
+
+// said is a test in short, for a message.
+func (t PhaseTest) said() string {
+	p := fmt.Sprintf("p = %.2g", t.P)
+	if t.P < 0.0001 {
+		p = "p < 0.0001"
+	}
+	return fmt.Sprintf("t = %.3g, %s, level %g", t.Statistic, p, t.Level)
+}
+
+// notSteady leaves out a saturated phase, which never is steady.
+func notSteady(e *evidence) []Finding {
+	var out []Finding
+	for _, p := range e.sum.Window.Phases {
+		if p.Steady == nil || *p.Steady || p.Saturated != nil && *p.Saturated {
+			continue
+		}
+		var trends []string
+		for _, t := range p.Tests {
+			if t.Series == inFlightSeries || t.P >= t.Level {
+				continue
+			}
+			verb := "rose"
+			if t.Statistic < 0 {
+				verb = "fell"
+			}
+			trends = append(trends, fmt.Sprintf("%s %s (%s: %s)", seriesNames[t.Series], verb, t.Test, t.said()))
+		}
+		out = append(out, find("not-steady", Warning, "warm up for longer, measure for longer, and look at the charts over time for what changed",
+			"the rate was constant and the target was not: through phase %s %s; its figures are means over a change", p.Name, strings.Join(trends, ", "))...)
+	}
+	return out
+}
+
+func warmUpTooShort(e *evidence) []Finding {
+	for _, p := range e.sum.Window.Phases {
+		if p.WarmedUp == nil || *p.WarmedUp || p.Saturated != nil && *p.Saturated {
+			continue
+		}
+		begin := e.s.phases[0].Start.Seconds()
+		return find("warm-up-too-short", Warning, fmt.Sprintf("warm up for at least %s", seconds(math.Ceil(*p.TransientEnd-begin))),
+			"the start of phase %s still belongs to the start-up: requests in flight settled %s after its beginning (MSER-5; fewer were in flight before than after, level %g)",
+			p.Name, seconds(*p.TransientEnd-p.Start), startLevel)
+	}
+	return nil
 }
 
 func errorsPresent(e *evidence) []Finding {

@@ -447,8 +447,10 @@ func (s *Summarizer) windowOf(w span) Window {
 		if p.Rate > 0 {
 			wp.Rate = ptr(p.Rate)
 		}
+		wp.Tests = []PhaseTest{}
 		out.Phases = append(out.Phases, wp)
 	}
+	s.steadiness(&out)
 	return out
 }
 

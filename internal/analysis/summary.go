@@ -78,6 +78,42 @@ type Window struct {
 	// the intervals.
 	Batches int           `json:"batches"`
 	Phases  []WindowPhase `json:"phases"`
+	Judged
+}
+
+// Judged says whether the load met a target at rest. Null: not judged (a
+// closed loop, a rate that changes, too few turns). Of the window: false, or for
+// Saturated true, where it is so in one of its phases, else null where one of
+// them was not judged.
+type Judged struct {
+	Steady    *bool `json:"steady"`    // no trend in throughput and TTFT
+	Stable    *bool `json:"stable"`    // requests in flight do not grow without end
+	Saturated *bool `json:"saturated"` // they do: every latency is a function of the run's length
+}
+
+// Steadiness is a phase's judgment and what it rests on.
+type Steadiness struct {
+	Judged
+	Tests []PhaseTest `json:"tests"`
+	// In flight at the two ends of the phase: turns due and not ended, those that
+	// wait for the in-flight cap included.
+	InFlightStart *int64 `json:"in_flight_start"`
+	InFlightEnd   *int64 `json:"in_flight_end"`
+	// TransientEnd is where the start-up ended, by MSER-5 on requests in flight
+	// from the run's start to the end of its first measured phase, which alone
+	// has it; null where it would cut more than half.
+	TransientEnd *float64 `json:"transient_end_s"`
+	// WarmedUp is false where the beginning of the phase still belonged to it.
+	WarmedUp *bool `json:"warmed_up"`
+}
+
+// PhaseTest is one test over the blocks of a phase.
+type PhaseTest struct {
+	Series    string  `json:"series"` // throughput | ttft_p50 | in_flight
+	Test      string  `json:"test"`   // its name
+	Statistic float64 `json:"statistic"`
+	P         float64 `json:"p"`
+	Level     float64 `json:"level"` // it alarms where P is below
 }
 
 // WindowPhase is one phase of the run, measured or not.
@@ -88,6 +124,7 @@ type WindowPhase struct {
 	Measured bool     `json:"measured"`
 	Constant bool     `json:"constant"`
 	Rate     *float64 `json:"rate"` // planned, sessions per second
+	Steadiness
 }
 
 // Counts are the outcomes of the turns scheduled inside the window. The twelve

@@ -16,6 +16,7 @@ var page string
 
 var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"quantile": quantile, "seconds": seconds, "secondsOr": secondsOr, "number": number, "percent": percent, "count": count,
+	"saturated": saturated, "atRest": atRest,
 	"n":        func(n int64) string { return unit.Number(float64(n)) },
 	"offered":  func(c analysis.Counts) string { return unit.Number(float64(offered(c))) },
 	"judged":   func(r analysis.SLOResult) string { return judgedTurns(&r) },

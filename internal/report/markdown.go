@@ -34,7 +34,14 @@ func Markdown(w io.Writer, s *analysis.Summary) error {
 	if s.SLO.GoodputRequests != nil {
 		fmt.Fprintf(b, ", goodput %s", unit.PerSecond(*s.SLO.GoodputRequests, "req"))
 	}
-	fmt.Fprintf(b, "  \n%s\n\n", outcomes(&s.Counts))
+	fmt.Fprintf(b, "  \n%s", outcomes(&s.Counts))
+	for _, p := range saturated(s) {
+		fmt.Fprintf(b, "  \n**SATURATED**: %s", cell(p))
+	}
+	for _, p := range atRest(s) {
+		fmt.Fprintf(b, "  \n%s", cell(p))
+	}
+	fmt.Fprint(b, "\n\n")
 	fmt.Fprint(b, "| all offered, from when due | n | p50 | p90 | p95 | p99 | max |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, r := range waits(&s.Latency) {
 		d := r.f.All

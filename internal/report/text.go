@@ -104,6 +104,9 @@ func (t *text) verdict(s *analysis.Summary) {
 	for _, r := range s.Verdict.InvalidReasons {
 		t.line("  - %s", r)
 	}
+	for _, p := range saturated(s) {
+		t.line("%s   %s", t.paint(red, "SATURATED"), p)
+	}
 	c := &s.Counts
 	a := s.SLO.Attainment
 	if a.Value != nil {
@@ -136,6 +139,46 @@ func (t *text) verdict(s *analysis.Summary) {
 		t.line("%s", line)
 	}
 	t.line("%s", outcomes(c))
+}
+
+// saturated says of each phase past capacity what its figures are worth.
+func saturated(s *analysis.Summary) (out []string) {
+	for _, p := range s.Window.Phases {
+		if p.Saturated != nil && *p.Saturated {
+			out = append(out, fmt.Sprintf("phase %s asks more than the target can do: in flight grew from %d to %d, and every latency is a function of the run's length",
+				p.Name, *p.InFlightStart, *p.InFlightEnd))
+		}
+	}
+	return out
+}
+
+// atRest says how each measured phase was judged, and by what.
+func atRest(s *analysis.Summary) (out []string) {
+	for _, p := range s.Window.Phases {
+		if !p.Measured || p.Steady == nil && p.Stable == nil {
+			continue
+		}
+		says := func(j *bool, yes, no string) string {
+			switch {
+			case j == nil:
+				return yes + ": not judged"
+			case *j:
+				return yes
+			}
+			return no
+		}
+		var tests []string
+		for _, t := range p.Tests {
+			p := "= " + unit.Number(t.P)
+			if t.P < 0.0001 {
+				p = "< 0.0001"
+			}
+			tests = append(tests, fmt.Sprintf("%s p %s", t.Series, p))
+		}
+		out = append(out, fmt.Sprintf("phase %s: %s, %s (%s)", p.Name,
+			says(p.Steady, "steady", "not steady"), says(p.Stable, "stable", "SATURATED"), strings.Join(tests, ", ")))
+	}
+	return out
 }
 
 // judgedTurns says what attainment is a share of, and what was left out of it.
@@ -250,6 +293,9 @@ func (t *text) load(s *analysis.Summary) {
 	t.line("dispersion of arrivals, asked and delivered: 1 s %s %s, 10 s %s %s, 60 s %s %s",
 		number(r.IDC.Asked.At1), number(r.IDC.Delivered.At1), number(r.IDC.Asked.At10), number(r.IDC.Delivered.At10),
 		number(r.IDC.Asked.At60), number(r.IDC.Delivered.At60))
+	for _, p := range atRest(s) {
+		t.line("%s", p)
+	}
 	if a := s.Attempts; a.Reconnects > 0 || a.Retries > 0 {
 		t.line("reconnects %d, retries %d", a.Reconnects, a.Retries)
 	}

@@ -1,5 +1,5 @@
 // Package stats is maths on numbers: quantiles and their intervals, shares and
-// theirs, what correlation costs a sample, and a histogram.
+// theirs, what correlation costs a sample, whether a series is at rest, and a histogram.
 // Most people need Sorted, which gives nearest-rank quantiles of values some of
 // which may be missing, and ClopperPearson, the exact interval of a share.
 //
