@@ -117,6 +117,23 @@ func TestFormsOfNothing(t *testing.T) {
 	}
 }
 
+// What makes every latency mean something else is said before any of them.
+func TestSaturatedIsSaidUnderTheVerdict(t *testing.T) {
+	s := run(t)
+	yes, no, from, to := true, false, int64(3), int64(4711)
+	p := &s.Window.Phases[1]
+	p.Saturated, p.Stable, p.InFlightStart, p.InFlightEnd = &yes, &no, &from, &to
+	lines := strings.Split(string(render(t, plainText, s)), "\n")
+	if !strings.HasPrefix(lines[1], "VALID") || !strings.HasPrefix(lines[2], "SATURATED") || !strings.Contains(lines[2], "from 3 to 4711") {
+		t.Errorf("%q", lines[:4])
+	}
+	for _, write := range []func(io.Writer, *analysis.Summary) error{Markdown, HTML} {
+		if b := string(render(t, write, s)); !strings.Contains(b, "from 3 to 4711") || strings.Index(b, "from 3 to 4711") > strings.Index(b, "TPOT") {
+			t.Error("not said, or not first")
+		}
+	}
+}
+
 func TestColorMarksOnlyWhenAsked(t *testing.T) {
 	s := run(t)
 	var b bytes.Buffer
